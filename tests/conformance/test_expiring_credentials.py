@@ -54,7 +54,7 @@ def restarts(lake: Lake) -> list[object]:
     return [event for event in lake.events if isinstance(event, PipelineRestarted)]
 
 
-def test_token_that_runs_out_is_renewed(
+def test_expired_token_is_renewed(
     oauth_gateway: OAuthGateway, spark: SparkSession, tmp_path: Path
 ) -> None:
     oauth_gateway.token_secs = 3
@@ -138,7 +138,7 @@ class Lender:
 
 
 @pytest.mark.parametrize(("secs", "is_replayed"), [(5, False), (3600, True)], ids=["5", "3600"])
-def test_keys_that_the_catalog_lends_are_renewed(
+def test_vended_credentials_are_renewed(
     secs: float,
     is_replayed: bool,
     lending_gateway: OAuthGateway,

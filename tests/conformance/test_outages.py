@@ -112,7 +112,7 @@ OUTAGES = {
 
 
 @pytest.mark.parametrize("name", OUTAGES)
-def test_pipeline_goes_on_after_the_server_was_away(
+def test_pipeline_resumes_after_a_server_outage(
     name: str, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> None:
     outage = OUTAGES[name](request, tmp_path)

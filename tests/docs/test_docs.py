@@ -143,13 +143,13 @@ def test_generated_pages_are_up_to_date() -> None:
     assert differing == [], "run `make docs`"
 
 
-def test_check_says_nothing_when_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_is_silent_when_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+def test_internal_links_resolve(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     broken = []
     for link in LINK.finditer(text):
@@ -177,7 +177,7 @@ def test_page_names_no_registry_no_machine_and_no_filler(path: Path) -> None:
     assert [found[0] for words in FORBIDDEN for found in re.finditer(words, text)] == []
 
 
-def test_picture_of_the_demo_names_no_machine_and_loads_nothing() -> None:
+def test_demo_image_names_no_machine_and_loads_nothing() -> None:
     text = (ROOT / "docs" / "images" / "demo.svg").read_text(encoding="utf-8")
 
     assert [found[0] for words in FORBIDDEN for found in re.finditer(words, text)] == []

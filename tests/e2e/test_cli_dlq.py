@@ -58,7 +58,7 @@ def reasons(icestream: Icestream) -> dict[str, int]:
 
 
 @pytest.mark.timeout(600)
-def test_letters_are_shown_and_let_through_once_whatever_dies(
+def test_dead_letters_are_listed_and_replayed_once_despite_crashes(
     tmp_path: Path, icestream: Icestream
 ) -> None:
     (tmp_path / "incoming").mkdir()

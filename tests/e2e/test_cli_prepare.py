@@ -52,7 +52,7 @@ def run_once(folder: Path, **variables: str) -> tuple[Ended, list[str]]:
     return ended, [line for line in loaded if MAPPED in line]
 
 
-def test_start_maps_the_classes_of_spark_and_of_iceberg(cache: Path, tmp_path: Path) -> None:
+def test_start_maps_the_classes_of_spark_and_iceberg(cache: Path, tmp_path: Path) -> None:
     ended, mapped = run_once(tmp_path, XDG_CACHE_HOME=str(cache))
 
     assert ended.document["exit_code"] == ended.code == 0
@@ -60,7 +60,7 @@ def test_start_maps_the_classes_of_spark_and_of_iceberg(cache: Path, tmp_path: P
     assert any("org.apache.iceberg.spark.SparkCatalog " in line for line in mapped)
 
 
-def test_archive_that_does_not_fit_is_passed_over_in_silence(cache: Path, tmp_path: Path) -> None:
+def test_mismatched_archive_is_silently_ignored(cache: Path, tmp_path: Path) -> None:
     settings = tmp_path / "hadoop"
     settings.mkdir()
     (settings / "core-site.xml").write_text("<configuration/>")

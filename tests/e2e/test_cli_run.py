@@ -73,7 +73,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
         return folder, run_icestream("run", "--once", "--output", "json", folder=folder)
 
 
-def test_run_once_ends_with_every_row_told(ran: tuple[Path, Ended]) -> None:
+def test_run_once_reports_every_row(ran: tuple[Path, Ended]) -> None:
     _, ended = ran
     assert ended.code == 0, ended.err
     (pipeline,) = ended.document["pipelines"]
@@ -87,7 +87,7 @@ def test_run_once_ends_with_every_row_told(ran: tuple[Path, Ended]) -> None:
     assert len(lines) == 1
 
 
-def test_taken_metrics_port_is_a_warning(ran: tuple[Path, Ended]) -> None:
+def test_metrics_port_in_use_is_a_warning(ran: tuple[Path, Ended]) -> None:
     _, ended = ran
     assert "warning: metrics.port: port" in ended.err
     assert "is in use, so the metrics endpoint cannot listen there" in ended.err
@@ -109,7 +109,7 @@ def test_rows_are_read_by_pyiceberg_duckdb_and_polars(
     assert pl.scan_iceberg(table).select(pl.col("event_id").n_unique()).collect().item() == 1000
 
 
-def test_commands_speak_of_the_same_snapshot(ran: tuple[Path, Ended]) -> None:
+def test_commands_report_the_same_snapshot(ran: tuple[Path, Ended]) -> None:
     folder, ended = ran
     snapshot_id = ended.document["pipelines"][0]["snapshot_id"]
     (status,) = run_icestream("status", "--output", "json", folder=folder).document["pipelines"]
@@ -170,7 +170,7 @@ def test_sigterm_finishes_the_batch_and_leaves_a_clean_checkpoint(tmp_path: Path
     assert len(ids) == document["pipelines"][0]["rows"]
 
 
-def test_failed_pipeline_is_told_with_its_code(tmp_path: Path) -> None:
+def test_failed_pipeline_is_reported_with_its_exit_code(tmp_path: Path) -> None:
     write_file(tmp_path, "{rows: 10}")
     (tmp_path / "lake").write_text("a file where a folder should be", encoding="utf-8")
     ended = run_icestream("run", "--once", "--output", "json", folder=tmp_path)

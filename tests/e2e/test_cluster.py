@@ -94,7 +94,7 @@ def rows(folder: Path, table: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(600)
-def test_the_same_file_runs_on_a_cluster_whose_workers_are_another_user(
+def test_same_file_runs_on_a_cluster_whose_workers_have_another_user(
     folder: Path, spark_cluster: SparkCluster, postgres: Postgres
 ) -> None:
     database = postgres.new_database()

@@ -87,7 +87,7 @@ def test_events_to_many_tables(tmp_path: Path) -> None:
     assert sorted(ids) == list(range(20_000))
 
 
-def test_write_audit_publish_shows_readers_audited_rows_alone(tmp_path: Path) -> None:
+def test_write_audit_publish_shows_only_audited_rows(tmp_path: Path) -> None:
     folder = copied("write_audit_publish", tmp_path)
     ended = run_icestream("run", "--once", folder=folder)
     assert ended.code == 0, ended.err

@@ -53,7 +53,7 @@ def test_rows_stay_single_when_compacted_and_expired_while_the_pipeline_is_down(
 
 
 @pytest.mark.timeout(400)
-def test_paused_instance_that_wakes_after_another_took_over_stops_with_a_named_error(
+def test_paused_instance_stops_with_an_error_after_a_take_over(
     pipeline: KafkaPipeline,
 ) -> None:
     pipeline.produce(2_000)
@@ -73,7 +73,7 @@ def test_paused_instance_that_wakes_after_another_took_over_stops_with_a_named_e
 
 
 @pytest.mark.timeout(400)
-def test_second_instance_of_a_running_pipeline_commits_nothing_and_says_so(
+def test_second_instance_of_a_running_pipeline_commits_nothing_and_reports_it(
     pipeline: KafkaPipeline,
 ) -> None:
     pipeline.produce(1_000)
@@ -94,7 +94,9 @@ def test_second_instance_of_a_running_pipeline_commits_nothing_and_says_so(
 
 
 @pytest.mark.timeout(400)
-def test_wiped_state_stops_with_both_ways_and_resumes_on_request(pipeline: KafkaPipeline) -> None:
+def test_wiped_state_stops_with_two_remedies_and_resumes_on_request(
+    pipeline: KafkaPipeline,
+) -> None:
     pipeline.produce(1_000)
     pipeline.finish()
     shutil.rmtree(pipeline.folder / ".icestream")

@@ -27,7 +27,7 @@ def pipeline(tmp_path: Path, kafka_broker: KafkaBroker) -> KafkaPipeline:
 
 
 @pytest.mark.timeout(200 + 60 * KILLS)
-def test_every_row_arrives_once_whatever_moment_the_process_is_killed(
+def test_every_row_arrives_once_whenever_the_process_is_killed(
     pipeline: KafkaPipeline,
 ) -> None:
     seed = random.randrange(1 << 30)  # noqa: S311 - shown when the test fails
@@ -44,7 +44,7 @@ def test_every_row_arrives_once_whatever_moment_the_process_is_killed(
 
 
 @pytest.mark.timeout(600)
-def test_every_row_arrives_once_when_killed_at_each_named_point(pipeline: KafkaPipeline) -> None:
+def test_every_row_arrives_once_when_killed_at_each_crash_point(pipeline: KafkaPipeline) -> None:
     for point in POINTS:
         pipeline.produce(6_000)
         with RunProcess(pipeline.folder, crash_at=(point, 2)) as run:

@@ -141,7 +141,7 @@ def mirror(tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.timeout(900 + 90 * KILLS)
-def test_mirror_equals_the_database_whatever_moment_the_process_is_killed(mirror: Mirror) -> None:
+def test_mirror_equals_the_database_whenever_the_process_is_killed(mirror: Mirror) -> None:
     mirror.model.fill(200)
     # In the middle of the first snapshot, which takes several batches.
     mirror.die_at_random(batches=2, secs=0.5)

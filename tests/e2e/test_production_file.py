@@ -86,7 +86,7 @@ def rows_in(shop: psycopg.Connection[Any]) -> dict[int, tuple[Any, ...]]:
     return {row[0]: tuple(row) for row in shop.execute(query)}
 
 
-def test_production_file_checks_runs_and_follows(
+def test_production_file_passes_check_and_mirrors_changes(
     tmp_path: Path, shop: psycopg.Connection[Any], env: dict[str, str]
 ) -> None:
     folder, namespace = copied("postgres_to_glue", tmp_path), f"sales_{uuid.uuid4().hex[:8]}"

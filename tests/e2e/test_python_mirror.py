@@ -106,7 +106,7 @@ def test_database_is_mirrored_from_python(tmp_path: Path, postgres: Postgres) ->
     assert sorted(row["name"] for row in rows_of(tmp_path, "public.tags")) == ["a", "b"]
 
 
-def test_webhooks_are_taken_from_python(tmp_path: Path) -> None:
+def test_webhooks_are_received_from_python(tmp_path: Path) -> None:
     assert counts(HOOK, str(free_port()), tmp_path) == [2, 2]
     taken = {row["id"]: row["webhook_event_id"] for row in rows_of(tmp_path, "shop.orders")}
     assert taken == {1: "k1", 2: "k2"}

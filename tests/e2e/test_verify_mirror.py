@@ -132,7 +132,7 @@ def test_mirror_and_database_are_compared(shop: Shop) -> None:
     assert found["public.orders"]["in_lake"]["rows"] == 0
 
 
-def test_rows_whose_changes_were_lost_are_named(shop: Shop) -> None:
+def test_rows_with_lost_changes_are_reported(shop: Shop) -> None:
     shop.sql(
         "UPDATE customers SET name = repeat('x', 100), born = NULL WHERE id = 10",
         "DELETE FROM customers WHERE id = 11",
@@ -165,7 +165,7 @@ def test_unknown_table_is_refused(shop: Shop) -> None:
     )
 
 
-def test_database_that_is_away_is_told(shop: Shop, tmp_path: Path) -> None:
+def test_unreachable_database_is_reported(shop: Shop, tmp_path: Path) -> None:
     text = (shop.folder / "icestream.yaml").read_text(encoding="utf-8")
     port = next(line for line in text.splitlines() if "port:" in line)
     (tmp_path / "icestream.yaml").write_text(text.replace(port, "      port: 1"), encoding="utf-8")

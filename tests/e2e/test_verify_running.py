@@ -56,7 +56,7 @@ class Changing(threading.Thread):
 
 
 @pytest.mark.timeout(900)
-def test_running_mirror_is_the_same_but_for_what_is_on_its_way(
+def test_running_mirror_matches_except_for_changes_in_flight(
     postgres: Postgres, tmp_path: Path
 ) -> None:
     database = postgres.new_database()

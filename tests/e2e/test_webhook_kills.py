@@ -81,7 +81,7 @@ def _await_answers(sender: Sender, count: float, run: RunProcess) -> None:
 
 
 @pytest.mark.timeout(400 + 60 * KILLS + EVENTS // 200)
-def test_every_answered_event_arrives_once_whatever_moment_the_process_is_killed(
+def test_every_acknowledged_event_arrives_once_whenever_the_process_is_killed(
     tmp_path: Path,
 ) -> None:
     hook = Hook(tmp_path)
@@ -115,7 +115,9 @@ def test_every_answered_event_arrives_once_whatever_moment_the_process_is_killed
 
 
 @pytest.mark.timeout(600)
-def test_every_answered_event_arrives_once_when_killed_at_each_named_point(tmp_path: Path) -> None:
+def test_every_acknowledged_event_arrives_once_when_killed_at_each_crash_point(
+    tmp_path: Path,
+) -> None:
     hook = Hook(tmp_path, max_batch_rows=500)
     senders = []
     for number, point in enumerate(POINTS):

@@ -152,7 +152,7 @@ def test_expired_signature_is_refused(azure_store: AzureStore, tmp_path: Path) -
     )
 
 
-def test_missing_container_is_named_as_such(azure_store: AzureStore, tmp_path: Path) -> None:
+def test_missing_container_is_reported(azure_store: AzureStore, tmp_path: Path) -> None:
     error = first_fault(in_azure(azure_store, tmp_path, container="no-such-container"))
 
     assert isinstance(error, ConnectorError)
@@ -170,7 +170,7 @@ def test_missing_container_is_named_as_such(azure_store: AzureStore, tmp_path: P
     ],
     ids=["wrong key", "no such container"],
 )
-def test_refusal_of_azure_in_spark_is_explained(
+def test_azure_refusal_in_spark_is_explained(
     azure_store: AzureStore, spark: SparkSession, tmp_path: Path, changed: dict[str, Any], what: str
 ) -> None:
     catalog = in_azure(azure_store, tmp_path, **changed)

@@ -16,7 +16,7 @@ from icestream.cli.demo_postgres import demo_server
 from icestream.errors import DependencyError, IcestreamError
 
 
-def test_server_tells_its_changes_asks_for_a_password_and_leaves_nothing(
+def test_server_has_logical_decoding_requires_a_password_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Path] = []
@@ -45,7 +45,7 @@ def test_server_stops_when_the_demo_fails() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="somebody else's folder is closed to root alone")
-def test_programs_that_another_user_cannot_reach_are_copied(
+def test_binaries_inaccessible_to_another_user_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = find_spec(demo_postgres.PACKAGE)
@@ -61,7 +61,7 @@ def test_programs_that_another_user_cannot_reach_are_copied(
         psycopg.connect(**server.connection).close()
 
 
-def test_want_of_a_postgresql_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_postgresql_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_postgres, "_wheel_folders", list)
     monkeypatch.setattr(demo_postgres, "_system_folders", list)
     with pytest.raises(DependencyError) as caught, demo_server():
@@ -71,7 +71,7 @@ def test_want_of_a_postgresql_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_server_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_server_start_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_postgres, "USER", "pg_reserved")
     with pytest.raises(IcestreamError) as caught, demo_server():
         pass

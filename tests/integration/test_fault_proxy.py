@@ -47,13 +47,13 @@ def is_closed(client: socket.socket) -> bool:
         return True
 
 
-def test_proxy_passes_questions_and_answers_on(fault_proxy: MakeProxy, echo_port: int) -> None:
+def test_proxy_forwards_requests_and_responses(fault_proxy: MakeProxy, echo_port: int) -> None:
     with connected(fault_proxy(echo_port)) as client:
         assert asked(client, b"one") == b"ONE"
         assert asked(client, b"two") == b"TWO"
 
 
-def test_proxy_that_is_cut_closes_and_refuses_until_restored(
+def test_cut_proxy_closes_and_refuses_connections_until_restored(
     fault_proxy: MakeProxy, echo_port: int
 ) -> None:
     proxy = fault_proxy(echo_port)
@@ -70,7 +70,7 @@ def test_proxy_that_is_cut_closes_and_refuses_until_restored(
         assert (proxy.port, asked(client, b"two")) == (port, b"TWO")
 
 
-def test_proxy_that_hangs_accepts_and_answers_only_once_restored(
+def test_hanging_proxy_accepts_connections_and_responds_once_restored(
     fault_proxy: MakeProxy, echo_port: int
 ) -> None:
     proxy = fault_proxy(echo_port)
@@ -90,7 +90,7 @@ def test_proxy_that_hangs_accepts_and_answers_only_once_restored(
                 assert client.recv(1024) == answer
 
 
-def test_proxy_that_hangs_can_be_cut(fault_proxy: MakeProxy, echo_port: int) -> None:
+def test_hanging_proxy_can_be_cut(fault_proxy: MakeProxy, echo_port: int) -> None:
     proxy = fault_proxy(echo_port)
     proxy.hang()
     with connected(proxy) as client:
@@ -100,7 +100,7 @@ def test_proxy_that_hangs_can_be_cut(fault_proxy: MakeProxy, echo_port: int) -> 
         assert is_closed(client)
 
 
-def test_proxy_delays_question_and_answer(fault_proxy: MakeProxy, echo_port: int) -> None:
+def test_proxy_delays_requests_and_responses(fault_proxy: MakeProxy, echo_port: int) -> None:
     proxy = fault_proxy(echo_port)
     proxy.delay(100)
     with connected(proxy) as client:
@@ -109,7 +109,7 @@ def test_proxy_delays_question_and_answer(fault_proxy: MakeProxy, echo_port: int
         assert time.monotonic() - started >= 0.2
 
 
-def test_proxy_closes_when_nobody_listens_behind_it(fault_proxy: MakeProxy) -> None:
+def test_proxy_closes_connections_if_its_target_is_down(fault_proxy: MakeProxy) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with connected(fault_proxy(unused.getsockname()[1])) as client:

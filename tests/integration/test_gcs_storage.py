@@ -62,7 +62,7 @@ def test_catalog_in_gcs_is_shared_with_spark(gcs_catalog: JdbcCatalog, spark: Sp
     shared_both_ways(gcs_catalog, spark)
 
 
-def test_missing_bucket_of_google_is_named_as_such(gcs_store: GcsStore, tmp_path: Path) -> None:
+def test_missing_bucket_of_google_is_reported(gcs_store: GcsStore, tmp_path: Path) -> None:
     catalog = in_gcs(gcs_store, tmp_path, bucket="no-such-bucket")
     steps = {step.name: step for step in catalog.check()}
     assert list(steps) == [

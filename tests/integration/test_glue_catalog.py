@@ -145,7 +145,7 @@ def test_missing_aws_keys_are_explained_in_spark_too(
     assert error.what == "no credentials were found"
 
 
-def test_unknown_profile_is_named(glue_server: GlueServer, no_aws_keys: None) -> None:
+def test_unknown_profile_is_reported(glue_server: GlueServer, no_aws_keys: None) -> None:
     catalog = in_glue(glue_server, profile="nobody")
 
     with pytest.raises(RefusedError) as caught:
@@ -182,7 +182,7 @@ def test_glue_that_is_down_is_unreachable(glue_server: GlueServer, aws_keys: Non
     )
 
 
-def test_glue_that_went_away_is_a_transient_fault(
+def test_glue_outage_is_a_transient_fault(
     glue_server_own: GlueServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {**glue_server_own.environment, "AWS_MAX_ATTEMPTS": "1"}.items():

@@ -174,7 +174,7 @@ def test_metastore_that_comes_back_is_used_again(hive_metastore_own: HiveMetasto
     assert catalog.client() is client
 
 
-def test_hive_table_is_not_taken_for_a_missing_table(hive: HiveCatalog) -> None:
+def test_hive_table_is_not_mistaken_for_a_missing_table(hive: HiveCatalog) -> None:
     from hive_metastore.ttypes import Database, SerDeInfo, StorageDescriptor, Table
 
     name = unique("n")

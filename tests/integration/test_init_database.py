@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.fixtures.postgres import Postgres
 
 
-def test_tables_of_the_database_are_noted(
+def test_database_tables_are_listed_in_the_file(
     icestream: Icestream, tmp_path: Path, postgres: Postgres
 ) -> None:
     database = postgres.new_database()

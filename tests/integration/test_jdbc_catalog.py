@@ -76,7 +76,7 @@ def test_wrong_password_is_refused_without_showing_it(postgres: Postgres, tmp_pa
     assert caught.value.__cause__ is None
 
 
-def test_missing_database_is_named(postgres: Postgres, tmp_path: Path) -> None:
+def test_missing_database_is_reported(postgres: Postgres, tmp_path: Path) -> None:
     catalog = in_postgres(postgres, tmp_path, database="nowhere")
 
     with pytest.raises(RefusedError) as caught:

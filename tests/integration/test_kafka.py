@@ -72,7 +72,7 @@ class TestKafka(SourceSuite):
         return KafkaTopic(kafka_broker)
 
 
-def test_missing_topic_is_named_with_similar_ones(kafka_broker: KafkaBroker) -> None:
+def test_missing_topic_is_reported_with_similar_names(kafka_broker: KafkaBroker) -> None:
     name = f"orders{uuid.uuid4().hex}"
     kafka_broker.create_topic(name)
     wrong = name.replace("orders", "ordres")
@@ -86,7 +86,7 @@ def test_missing_topic_is_named_with_similar_ones(kafka_broker: KafkaBroker) -> 
     )
 
 
-def test_check_tells_how_much_there_is(kafka_broker: KafkaBroker) -> None:
+def test_check_counts_topics_and_partitions(kafka_broker: KafkaBroker) -> None:
     one, other = kafka_broker.new_topic(partitions=3), kafka_broker.new_topic(partitions=5)
 
     steps = {step.name: step.run() for step in source_of(kafka_broker, one, other).check()}
@@ -95,7 +95,7 @@ def test_check_tells_how_much_there_is(kafka_broker: KafkaBroker) -> None:
     assert steps["find topics"] == "2 topics, 8 partitions"
 
 
-def test_refused_credentials_are_told_apart_from_silence(kafka_broker: KafkaBroker) -> None:
+def test_refused_credentials_are_distinguished_from_a_timeout(kafka_broker: KafkaBroker) -> None:
     settings = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -113,7 +113,7 @@ def test_refused_credentials_are_told_apart_from_silence(kafka_broker: KafkaBrok
     )
 
 
-def test_starting_places_are_kept_to(kafka_broker: KafkaBroker) -> None:
+def test_starting_offsets_are_used(kafka_broker: KafkaBroker) -> None:
     topic = kafka_broker.new_topic()
     kafka_broker.produce(topic, ["a", "b", "c"], timestamps=[1000, 2000, 3000])
 
@@ -130,7 +130,7 @@ def test_starting_places_are_kept_to(kafka_broker: KafkaBroker) -> None:
     assert read_from({"offsets": {topic: {0: 2}}}) == [b"c"]
 
 
-def test_facts_of_a_record_become_columns(kafka_broker: KafkaBroker) -> None:
+def test_record_metadata_becomes_columns(kafka_broker: KafkaBroker) -> None:
     topic = kafka_broker.new_topic()
     kafka_broker.produce(
         topic,
@@ -169,7 +169,7 @@ def test_facts_of_a_record_become_columns(kafka_broker: KafkaBroker) -> None:
     assert records.position(1) == f"{topic}[0]@1"
 
 
-def test_pattern_takes_up_topics_and_partitions_made_later(kafka_broker: KafkaBroker) -> None:
+def test_pattern_picks_up_topics_and_partitions_created_later(kafka_broker: KafkaBroker) -> None:
     prefix = uuid.uuid4().hex
     kafka_broker.create_topic(f"{prefix}-a")
     kafka_broker.produce(f"{prefix}-a", ["1"])
@@ -188,7 +188,7 @@ def test_pattern_takes_up_topics_and_partitions_made_later(kafka_broker: KafkaBr
     assert later.latest(newest) == newest
 
 
-def test_topic_made_anew_is_noticed(kafka_broker: KafkaBroker) -> None:
+def test_recreated_topic_is_refused(kafka_broker: KafkaBroker) -> None:
     topic = kafka_broker.new_topic()
     kafka_broker.produce(topic, ["a"])
     source = source_of(kafka_broker, topic)
@@ -247,7 +247,7 @@ def offset_of(position: Offset) -> int:
 
 
 @pytest.mark.parametrize("moment", ["admission", "read", "after the first check"])
-def test_topic_created_again_while_the_pipeline_runs_is_noticed(
+def test_topic_recreated_while_the_pipeline_runs_is_refused(
     kafka_broker: KafkaBroker, lake: Lake, moment: str
 ) -> None:
     topic = kafka_broker.new_topic()
@@ -266,7 +266,7 @@ def test_topic_created_again_while_the_pipeline_runs_is_noticed(
     assert sorted(new) == sorted(f"new-{n}" for n in range(100))
 
 
-def test_topic_created_again_at_any_moment_is_read_whole_or_refused(
+def test_topic_recreated_at_any_time_is_read_completely_or_refused(
     kafka_broker: KafkaBroker,
 ) -> None:
     topic, delay = kafka_broker.new_topic(), random.uniform(0, 0.5)  # noqa: S311
@@ -302,7 +302,7 @@ def recreate(broker: KafkaBroker, topic: str) -> None:
     broker.produce(topic, [f"new-{n}" for n in range(100)])
 
 
-def test_records_gone_by_retention_are_noticed(kafka_broker: KafkaBroker) -> None:
+def test_records_deleted_by_retention_are_detected(kafka_broker: KafkaBroker) -> None:
     topic = kafka_broker.new_topic()
     kafka_broker.produce(topic, ["a", "b", "c", "d"])
     source = source_of(kafka_broker, topic)
@@ -357,7 +357,7 @@ def test_only_committed_records_are_read_and_none_twice(kafka_broker: KafkaBroke
     assert values(source, start, end) == [b"a", b"b", b"open"]
 
 
-def test_spans_in_any_order_by_one_consumer_are_read_exactly(kafka_broker: KafkaBroker) -> None:
+def test_one_consumer_reads_ranges_exactly_in_any_order(kafka_broker: KafkaBroker) -> None:
     topic = kafka_broker.new_topic(partitions=2)
     for partition in (0, 1):
         kafka_broker.produce(topic, [f"{partition}-{i}" for i in range(5000)], partition=partition)
@@ -439,7 +439,7 @@ def _delete_records(broker: KafkaBroker, topic: str, before: int) -> None:
         future.result(30)
 
 
-def test_consumer_that_is_used_again_reads_no_record_of_the_span_before(
+def test_reused_consumer_reads_no_record_of_the_previous_range(
     kafka_broker: KafkaBroker,
 ) -> None:
     topic = kafka_broker.new_topic()

@@ -40,7 +40,7 @@ def wait_for_more(source: KafkaSource, position: Offset, rows: int) -> Offset:
     return source.latest(position)
 
 
-def test_topic_that_was_deleted_is_named(
+def test_deleted_topic_is_reported(
     kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = kafka_broker.new_topic()
@@ -72,7 +72,7 @@ def test_topic_that_was_deleted_is_named(
         values(source, start, end)
 
 
-def test_log_that_was_truncated_below_what_was_read_is_refused(
+def test_log_truncated_below_the_last_read_offset_is_refused(
     kafka_broker_own: KafkaBroker,
 ) -> None:
     broker = kafka_broker_own
@@ -127,7 +127,7 @@ def test_log_that_was_truncated_below_what_was_read_is_refused(
         )
 
 
-def test_epoch_that_the_broker_does_not_know_is_not_taken_for_a_truncation(
+def test_unknown_leader_epoch_is_not_mistaken_for_a_truncation(
     kafka_broker: KafkaBroker,
 ) -> None:
     topic = kafka_broker.new_topic()

@@ -67,9 +67,7 @@ def test_wrong_password_is_refused_without_showing_it(broker: tuple[KafkaBroker,
     assert "Check `security.protocol`, the `sasl.` and the `ssl.` settings" in str(caught.value)
 
 
-def test_certificate_that_is_not_trusted_is_refused(
-    broker: tuple[KafkaBroker, int], tmp_path: Path
-) -> None:
+def test_untrusted_certificate_is_refused(broker: tuple[KafkaBroker, int], tmp_path: Path) -> None:
     secure_listener(tmp_path, free_port())
     topic = broker[0].new_topic("secure")
     with pytest.raises(RefusedError):

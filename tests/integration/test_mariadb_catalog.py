@@ -133,7 +133,7 @@ def test_wrong_password_of_mariadb_is_refused_without_showing_it(
     assert caught.value.__cause__ is None
 
 
-def test_missing_database_of_mariadb_is_named(mariadb: MariaDb, tmp_path: Path) -> None:
+def test_missing_database_of_mariadb_is_reported(mariadb: MariaDb, tmp_path: Path) -> None:
     catalog = in_mariadb(mariadb, tmp_path, database="nowhere")
 
     with pytest.raises(RefusedError) as caught:

@@ -60,9 +60,7 @@ print(catalog.store.path.parent, catalog.store.path.exists())
     assert not Path(folder).exists()
 
 
-def test_catalog_that_is_refused_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_catalog_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(PlanError, match="the storage block is `s3`, but the warehouse is"):
         build(s3={"region": "r"})

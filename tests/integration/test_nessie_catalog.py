@@ -218,7 +218,7 @@ def test_server_that_is_down_is_unreachable(tmp_path: Path, spark: SparkSession)
     assert type(fault_in_java(catalog, spark)) is UnreachableError
 
 
-def test_missing_branch_is_named(nessie: Nessie, spark: SparkSession) -> None:
+def test_missing_branch_is_reported(nessie: Nessie, spark: SparkSession) -> None:
     catalog = at(nessie.uri, nessie.warehouse, branch="mian")
 
     with pytest.raises(ConnectorError) as caught:

@@ -74,7 +74,9 @@ def _exchange(gateway: OAuthGateway, token: str, authorization: str) -> int:
     return _send(gateway.token_uri, {"Authorization": authorization}, form)[0]
 
 
-def test_request_without_a_token_is_refused_in_icebergs_words(oauth_gateway: OAuthGateway) -> None:
+def test_request_without_a_token_gets_an_iceberg_error_response(
+    oauth_gateway: OAuthGateway,
+) -> None:
     assert _send(f"{oauth_gateway.uri}/v1/config") == (
         401,
         {
@@ -96,7 +98,7 @@ def test_request_without_a_token_is_refused_in_icebergs_words(oauth_gateway: OAu
         ({"grant_type": "password"}, 400, "unsupported_grant_type"),
     ],
 )
-def test_token_request_that_is_not_right_is_refused(
+def test_invalid_token_request_is_refused(
     oauth_gateway: OAuthGateway, form: dict[str, str], status: int, error: str
 ) -> None:
     found, told = _send(oauth_gateway.token_uri, form=_client(oauth_gateway, **form))
@@ -104,7 +106,7 @@ def test_token_request_that_is_not_right_is_refused(
     assert (found, told["error"]) == (status, error)
 
 
-def test_token_lives_until_it_is_ended(oauth_gateway: OAuthGateway) -> None:
+def test_token_is_valid_until_it_is_revoked(oauth_gateway: OAuthGateway) -> None:
     oauth_gateway.token_secs = 2
     status, told = _send(oauth_gateway.token_uri, form=_client(oauth_gateway))
     assert (status, told["expires_in"]) == (200, 2)
@@ -116,7 +118,7 @@ def test_token_lives_until_it_is_ended(oauth_gateway: OAuthGateway) -> None:
     assert _send(f"{oauth_gateway.uri}/v1/config", held)[0] == 401
 
 
-def test_live_token_is_exchanged_and_an_ended_one_by_its_client_only(
+def test_valid_token_is_exchanged_and_a_revoked_one_only_by_its_client(
     oauth_gateway: OAuthGateway,
 ) -> None:
     token = oauth_gateway.new_token()
@@ -129,7 +131,7 @@ def test_live_token_is_exchanged_and_an_ended_one_by_its_client_only(
     assert _exchange(oauth_gateway, "unknown", f"Basic {basic}") == 401
 
 
-def test_pyiceberg_goes_on_with_a_new_token_when_its_own_has_ended(
+def test_pyiceberg_continues_with_a_new_token_after_revocation(
     oauth_gateway: OAuthGateway,
 ) -> None:
     catalog = _load(oauth_gateway)
@@ -145,7 +147,7 @@ def test_pyiceberg_goes_on_with_a_new_token_when_its_own_has_ended(
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, "invalid_client"), (503, "server_error")])
-def test_tokens_are_refused_while_told_to(
+def test_tokens_are_refused_on_request(
     oauth_gateway: OAuthGateway, status: int, error: str
 ) -> None:
     oauth_gateway.token_refusal = status
@@ -157,7 +159,7 @@ def test_tokens_are_refused_while_told_to(
     assert _send(oauth_gateway.token_uri, form=_client(oauth_gateway))[0] == 200
 
 
-def test_writes_alone_are_forbidden_while_told_to(oauth_gateway: OAuthGateway) -> None:
+def test_only_writes_are_forbidden_on_request(oauth_gateway: OAuthGateway) -> None:
     from pyiceberg.exceptions import ForbiddenError
     from pyiceberg.types import StringType
 
@@ -171,7 +173,7 @@ def test_writes_alone_are_forbidden_while_told_to(oauth_gateway: OAuthGateway) -
     assert catalog.table_exists(name)
 
 
-def test_client_is_told_the_prefix_of_its_warehouse(
+def test_client_receives_the_prefix_of_its_warehouse(
     oauth_gateway: OAuthGateway, rest_catalog: RestCatalog
 ) -> None:
     from pyiceberg.catalog import load_catalog
@@ -193,7 +195,7 @@ def test_client_is_told_the_prefix_of_its_warehouse(
         ("?warehouse=pond", 404, "NotFoundException", "Unable to find warehouse pond"),
     ],
 )
-def test_warehouse_that_is_not_known_is_refused(
+def test_unknown_warehouse_is_refused(
     oauth_gateway: OAuthGateway, query: str, status: int, kind: str, message: str
 ) -> None:
     oauth_gateway.warehouse = "lake"
@@ -204,7 +206,7 @@ def test_warehouse_that_is_not_known_is_refused(
     assert (found, told["error"]["type"], told["error"]["message"]) == (status, kind, message)
 
 
-def test_keys_of_the_store_are_lent_to_whoever_asks_for_them(oauth_gateway: OAuthGateway) -> None:
+def test_storage_credentials_are_vended_on_request(oauth_gateway: OAuthGateway) -> None:
     namespace, table = _new_table(_load(oauth_gateway))
     oauth_gateway.vend = lambda: StorageKeys("who", "secret", "session", secs=60)
     url = f"{oauth_gateway.uri}/v1/namespaces/{namespace}/tables/{table}"
@@ -230,7 +232,7 @@ def test_keys_of_the_store_are_lent_to_whoever_asks_for_them(oauth_gateway: OAut
         assert keys["config"]["s3.access-key-id"] == "who"
 
 
-def test_table_is_made_with_keys_too(oauth_gateway: OAuthGateway) -> None:
+def test_table_creation_vends_credentials_too(oauth_gateway: OAuthGateway) -> None:
     oauth_gateway.vend = lambda: StorageKeys("who", "secret")
     catalog = _load(oauth_gateway)
 
@@ -239,7 +241,7 @@ def test_table_is_made_with_keys_too(oauth_gateway: OAuthGateway) -> None:
     assert catalog.load_table(name).io.properties["s3.access-key-id"] == "who"
 
 
-def test_catalog_that_is_down_is_told_apart_from_a_refusal(rest_catalog_own: RestCatalog) -> None:
+def test_catalog_outage_is_distinguished_from_a_refusal(rest_catalog_own: RestCatalog) -> None:
     with OAuthGateway(rest_catalog_own.uri) as gateway:
         held = {"Authorization": f"Bearer {gateway.new_token()}"}
         rest_catalog_own.kill()

@@ -127,7 +127,7 @@ def test_unrecorded_jar_is_refused(repository: Repository, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("repository")
-def test_unknown_package_is_named(tmp_path: Path) -> None:
+def test_unknown_package_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError) as caught:
         jars.resolve_packages(["com.example:nothing:1.0"], tmp_path)
 

@@ -146,7 +146,7 @@ def test_large_value_is_sent_once_and_fetched_for_a_new_key(log: Log) -> None:
     assert log.catalog.fetched == [("2",)]
 
 
-def test_full_identity_tells_large_values_of_old_rows(log: Log) -> None:
+def test_full_replica_identity_includes_large_values_of_old_rows(log: Log) -> None:
     log.does("ALTER TABLE orders REPLICA IDENTITY FULL")
     log.does(INSERT_LARGE)
     log.does("UPDATE orders SET id = 2", "DELETE FROM orders")
@@ -158,7 +158,7 @@ def test_full_identity_tells_large_values_of_old_rows(log: Log) -> None:
     assert log.catalog.fetched == []
 
 
-def test_table_without_a_key_has_one_of_its_values(log: Log) -> None:
+def test_table_without_a_key_is_keyed_by_its_values(log: Log) -> None:
     log.does("CREATE TABLE loose (a integer, b text)", "ALTER TABLE loose REPLICA IDENTITY FULL")
     log.does("INSERT INTO loose VALUES (1, NULL)", "UPDATE loose SET b = ''", "DELETE FROM loose")
 
@@ -170,7 +170,7 @@ def test_table_without_a_key_has_one_of_its_values(log: Log) -> None:
     assert keys[0] != keys[2]
 
 
-def test_columns_are_those_of_their_time(log: Log) -> None:
+def test_columns_match_the_schema_at_the_time_of_the_change(log: Log) -> None:
     log.does("INSERT INTO orders VALUES (1, 'a')")
     log.does("ALTER TABLE orders DROP note", "ALTER TABLE orders ADD size numeric(6,2)")
     log.does("INSERT INTO orders VALUES (2, NULL, 1.5)")
@@ -185,7 +185,7 @@ def test_columns_are_those_of_their_time(log: Log) -> None:
     assert str(blocks[1].column("size").to_pylist()) == "[Decimal('1.50')]"
 
 
-def test_transactions_that_a_snapshot_saw_are_left_out(log: Log) -> None:
+def test_transactions_visible_in_a_snapshot_are_skipped(log: Log) -> None:
     log.does("INSERT INTO orders VALUES (1, 'a')")
     row = log.session.execute("SELECT pg_current_snapshot()::text").fetchone()
     assert row is not None

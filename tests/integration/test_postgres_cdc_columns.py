@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.fixtures.changing_database import Shop
 
 
-def test_deferrable_key_does_not_make_the_server_refuse_updates(shop: Shop) -> None:
+def test_deferrable_key_does_not_block_updates(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY DEFERRABLE, what text)",
         "INSERT INTO orders VALUES (1, 'a')",
@@ -28,7 +28,7 @@ def test_deferrable_key_does_not_make_the_server_refuse_updates(shop: Shop) -> N
     assert [row["what"] for row in mirror.rows("public.orders")] == ["a", "c"]
 
 
-def test_rows_of_a_table_that_inherits_are_not_rows_of_its_parent(shop: Shop) -> None:
+def test_rows_of_a_child_table_are_not_rows_of_its_parent(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE things (id int PRIMARY KEY, what text)",
         "CREATE TABLE cars (wheels int) INHERITS (things)",
@@ -58,7 +58,7 @@ def test_large_value_of_a_parent_is_not_taken_from_a_child(shop: Shop) -> None:
     assert [row["body"] for row in mirror.rows("public.docs")] == ["a" * 20000]
 
 
-def test_table_whose_key_has_a_generated_column_only_grows(shop: Shop) -> None:
+def test_table_with_a_generated_key_column_is_append_only(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int, twice int GENERATED ALWAYS AS (id * 2) STORED, what text,"
         " PRIMARY KEY (id, twice))",
@@ -71,7 +71,7 @@ def test_table_whose_key_has_a_generated_column_only_grows(shop: Shop) -> None:
     assert mirror.rows("public.orders") == [{"id": 1, "what": "a"}, {"id": 2, "what": "c"}]
 
 
-def test_columns_of_a_table_that_is_made_anew_are_other_columns(shop: Shop) -> None:
+def test_columns_of_a_recreated_table_are_new_columns(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, a text, b text)")
     mirror = Mirror(shop.source()).follow()
     before = mirror.schemas["public.orders"]
@@ -102,7 +102,7 @@ def numbers_told(shop: Shop, *later: str) -> list[dict[str, str]]:
     ]
 
 
-def test_column_that_was_dropped_is_not_the_one_that_has_its_name_now(shop: Shop) -> None:
+def test_dropped_column_differs_from_a_new_one_of_the_same_name(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, b text, c text)")
     told = numbers_told(
         shop,
@@ -113,7 +113,7 @@ def test_column_that_was_dropped_is_not_the_one_that_has_its_name_now(shop: Shop
     assert told == [{"id": "1", "b": "2", "c": "3"}, {"id": "1", "c": "3", "b": "4"}]
 
 
-def test_last_column_made_anew_under_its_name_is_told_apart(shop: Shop) -> None:
+def test_recreated_last_column_is_a_new_column(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, old int, b text)")
     shop.run("ALTER TABLE orders DROP old")
     told = numbers_told(
@@ -132,7 +132,7 @@ def test_values_of_a_dropped_column_are_not_those_of_a_renamed_one(shop: Shop) -
     assert told == [{"id": "1", "x": "2", "a": "3", "n": "4"}]
 
 
-def test_column_that_was_widened_is_the_same_column(shop: Shop) -> None:
+def test_widened_column_is_the_same_column(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, x text, a int)")
     shop.run("ALTER TABLE orders DROP x")
     told = numbers_told(
@@ -141,13 +141,13 @@ def test_column_that_was_widened_is_the_same_column(shop: Shop) -> None:
     assert told == [{"id": "1", "a": "3"}]
 
 
-def test_columns_that_are_not_published_are_not_mistaken_for_others(shop: Shop) -> None:
+def test_unpublished_columns_are_not_mistaken_for_others(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, secret text, name text)")
     shop.run(f"CREATE PUBLICATION {shop.database} FOR TABLE orders (id, name)")
     assert numbers_told(shop) == [{"id": "1", "name": "3"}]
 
 
-def test_table_with_another_key_is_read_anew_after_changes_by_the_older_one(shop: Shop) -> None:
+def test_table_with_a_new_key_is_reloaded_after_changes_by_the_old_key(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, code int NOT NULL)")
     source = shop.source()
     mirror = Mirror(source).follow()
@@ -171,7 +171,7 @@ def test_table_with_another_key_is_read_anew_after_changes_by_the_older_one(shop
     assert change_schema_of(mirror.schemas["public.orders"]).key == ("code",)
 
 
-def test_changes_of_a_dropped_table_with_full_identity_have_no_other_key(shop: Shop) -> None:
+def test_changes_of_a_dropped_table_with_full_identity_keep_their_key(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY, what text)",
         "ALTER TABLE orders REPLICA IDENTITY FULL",
@@ -187,7 +187,7 @@ def test_changes_of_a_dropped_table_with_full_identity_have_no_other_key(shop: S
     assert mirror.rows("public.other") == [{"id": 1}]
 
 
-def test_changes_by_another_key_than_the_one_read_are_left_out(shop: Shop) -> None:
+def test_changes_by_another_key_than_the_one_read_are_skipped(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, code int NOT NULL)")
     source = shop.source()
     mirror = Mirror(source).follow()
@@ -202,7 +202,7 @@ def test_changes_by_another_key_than_the_one_read_are_left_out(shop: Shop) -> No
     assert_same(shop, mirror, "orders")
 
 
-def test_rows_without_a_key_are_read_anew_when_a_column_goes(
+def test_rows_without_a_key_are_reloaded_when_a_column_is_dropped(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
@@ -223,7 +223,7 @@ def test_rows_without_a_key_are_read_anew_when_a_column_goes(
     assert_same(shop, mirror, "log")
 
 
-def test_keys_that_iceberg_has_no_type_for_are_texts(shop: Shop) -> None:
+def test_keys_without_an_iceberg_type_are_strings(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE points (x float8, y real, tags int[], what text, PRIMARY KEY (x, y, tags))",
         "INSERT INTO points VALUES (0.1, 1.5, '{1,2}', 'a'), ('NaN', 'Infinity', '{}', 'b')",
@@ -253,7 +253,7 @@ UNREPRESENTABLE = {
 
 @pytest.mark.parametrize("column", UNREPRESENTABLE)
 @pytest.mark.parametrize("is_change", [False, True])
-def test_value_that_iceberg_cannot_hold(shop: Shop, column: str, *, is_change: bool) -> None:
+def test_value_unrepresentable_in_iceberg(shop: Shop, column: str, *, is_change: bool) -> None:
     value, name = UNREPRESENTABLE[column], column.split(maxsplit=1)[0]
     insert = f"INSERT INTO odd VALUES (1, NULL), (2, '{value}')"  # noqa: S608
     shop.run(f"CREATE TABLE odd (id int PRIMARY KEY, {column})")

@@ -172,7 +172,7 @@ def test_foreign_publication_that_lacks_a_table(shop: Shop) -> None:
     assert message(ConnectorError, source.initial) == expected
 
 
-def test_table_missing_from_a_foreign_publication_is_left_out_with_a_warning(
+def test_table_missing_from_a_foreign_publication_is_skipped_with_a_warning(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop.run(
@@ -209,7 +209,7 @@ def test_foreign_publication_that_publishes_partitions(shop: Shop, tables: list[
     assert "public.sales" in Mirror(source).follow().tables
 
 
-def test_partitioned_table_missing_from_a_foreign_publication_is_left_out(shop: Shop) -> None:
+def test_partitioned_table_missing_from_a_foreign_publication_is_skipped(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE sales (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE sales_1 PARTITION OF sales FOR VALUES FROM (0) TO (100)",
@@ -271,7 +271,7 @@ def test_slot_that_another_connection_reads(shop: Shop, monkeypatch: pytest.Monk
     )
 
 
-def test_slot_that_was_dropped(shop: Shop) -> None:
+def test_dropped_slot_is_refused(shop: Shop) -> None:
     mirror = Mirror(shop.source()).follow()
     shop.run(f"SELECT pg_drop_replication_slot('{shop.database}')")
     again = Mirror(shop.source(), mirror.position)
@@ -282,7 +282,7 @@ def test_slot_that_was_dropped(shop: Shop) -> None:
     )
 
 
-def test_slot_that_someone_else_advanced(shop: Shop) -> None:
+def test_slot_advanced_by_someone_else_is_refused(shop: Shop) -> None:
     mirror = Mirror(shop.source()).follow()
     shop.run("INSERT INTO orders VALUES (1, 'x')")
     moved = shop.value(
@@ -324,7 +324,7 @@ def test_slot_of_another_kind(shop: Shop) -> None:
     assert message(ConnectorError, shop.source().initial) == expected
 
 
-def test_publication_that_was_dropped(shop: Shop) -> None:
+def test_dropped_publication_is_refused(shop: Shop) -> None:
     mirror = Mirror(shop.source()).follow()
     shop.run(
         "INSERT INTO orders VALUES (1, 'x')",
@@ -356,7 +356,7 @@ def switched(session: PgSession) -> Anchor:
     return Anchor(found.system, found.timeline + 1, lsn=found.flushed)
 
 
-def test_unreadable_timeline_history_is_not_taken_for_a_restore(shop: Shop) -> None:
+def test_unreadable_timeline_history_is_not_mistaken_for_a_restore(shop: Shop) -> None:
     role = fresh_role(shop)
     with PgServer(shop.source(**role).options).connect() as session:
         anchor = switched(session)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.fixtures.changing_database import Shop
 
 
-def test_tables_are_read_whole_and_then_followed(shop: Shop) -> None:
+def test_tables_are_snapshotted_and_then_streamed(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY, what text, price numeric(10,2))",
         "CREATE TABLE people (id bigint PRIMARY KEY, name text)",
@@ -47,7 +47,7 @@ def test_large_table_is_read_in_ranges_of_its_key_over_several_batches(shop: Sho
     assert [rows for rows in mirror.batches if rows] == [200, 200, 200, 200, 200, 2]
 
 
-def test_first_batch_of_a_table_is_cut_into_tasks(shop: Shop) -> None:
+def test_first_batch_of_a_table_is_split_into_tasks(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY)",
         "INSERT INTO orders SELECT generate_series(1, 1000)",
@@ -64,7 +64,7 @@ def test_first_batch_of_a_table_is_cut_into_tasks(shop: Shop) -> None:
     assert end["part"]["after"] == ["900"]
 
 
-def test_changes_during_the_snapshot_are_neither_lost_nor_doubled(shop: Shop) -> None:
+def test_changes_during_the_snapshot_are_neither_lost_nor_duplicated(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY, what text)",
         "CREATE TABLE log (what text)",
@@ -85,7 +85,7 @@ def test_changes_during_the_snapshot_are_neither_lost_nor_doubled(shop: Shop) ->
     assert_same(shop, mirror, "orders", "log")
 
 
-def test_snapshot_goes_on_after_a_crash_under_a_newer_view(shop: Shop) -> None:
+def test_snapshot_resumes_after_a_crash_with_newer_visibility(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY, what text)",
         "INSERT INTO orders SELECT n, 'a' FROM generate_series(1, 500) n",
@@ -124,7 +124,7 @@ def test_batch_read_again_after_a_crash_gives_the_same_changes(shop: Shop) -> No
     assert_same(shop, again, "orders")
 
 
-def test_table_without_a_key_that_was_half_told_is_read_again(shop: Shop) -> None:
+def test_partially_read_table_without_a_key_is_read_again(shop: Shop) -> None:
     shop.run("CREATE TABLE log (what text)", "INSERT INTO log VALUES ('a'), ('a'), ('b')")
     mirror = Mirror(shop.source())
     mirror.step()
@@ -152,7 +152,7 @@ def test_updates_of_a_table_without_a_key_are_not_refused_by_the_server(shop: Sh
     assert mirror.rows("public.log") == []
 
 
-def test_rows_without_a_key_are_told_apart_by_their_values_under_full_identity(shop: Shop) -> None:
+def test_rows_without_a_key_are_identified_by_their_values_under_full_identity(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE log (what text, n int)",
         "ALTER TABLE log REPLICA IDENTITY FULL",

@@ -38,7 +38,7 @@ def restart(shop: Shop, **settings: str) -> None:
     shop.connection = shop.connect()
 
 
-def test_log_that_does_not_tell_changes(own_shop: Shop) -> None:
+def test_disabled_logical_decoding_is_reported(own_shop: Shop) -> None:
     restart(own_shop, wal_level="replica")
     todo = (
         "  Run `ALTER SYSTEM SET wal_level = logical` and restart the server; managed services "
@@ -57,7 +57,7 @@ def test_log_that_does_not_tell_changes(own_shop: Shop) -> None:
     )
 
 
-def test_server_without_a_slot_to_give(own_shop: Shop) -> None:
+def test_server_without_a_free_slot_is_reported(own_shop: Shop) -> None:
     restart(own_shop, max_replication_slots="1")
     own_shop.run("SELECT pg_create_physical_replication_slot('other')")
     expected = (
@@ -71,7 +71,7 @@ def test_server_without_a_slot_to_give(own_shop: Shop) -> None:
         assert str(caught.value) == expected
 
 
-def test_slot_whose_log_the_server_removed(own_shop: Shop) -> None:
+def test_slot_whose_wal_was_removed_is_refused(own_shop: Shop) -> None:
     restart(own_shop, max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="32MB")
     mirror = Mirror(own_shop.source()).follow()
     for _ in range(4):
@@ -93,7 +93,7 @@ def test_slot_whose_log_the_server_removed(own_shop: Shop) -> None:
     )
 
 
-def test_server_that_restarts_is_followed_on(own_shop: Shop) -> None:
+def test_streaming_continues_after_a_server_restart(own_shop: Shop) -> None:
     mirror = Mirror(own_shop.source()).follow()
     own_shop.run("INSERT INTO orders VALUES (1, 'before')")
     own_shop.connection.close()
@@ -109,7 +109,7 @@ def test_server_that_restarts_is_followed_on(own_shop: Shop) -> None:
     assert_same(own_shop, mirror, "orders")
 
 
-def test_prepared_transaction_that_the_snapshot_waits_for_is_named(
+def test_prepared_transaction_that_blocks_the_snapshot_is_reported(
     own_shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.snapshot.WARN_AFTER_SECS", 0.0)

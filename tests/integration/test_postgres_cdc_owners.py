@@ -25,7 +25,7 @@ def owner_of_orders(shop: Shop) -> dict[str, str]:
     return {"user": role, "password": "only-for-tests"}
 
 
-def test_table_of_somebody_else_keeps_no_other_table_out_at_a_start(
+def test_table_of_another_owner_does_not_exclude_other_tables_at_the_start(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     role = owner_of_orders(shop)
@@ -50,7 +50,7 @@ def test_table_of_somebody_else_keeps_no_other_table_out_at_a_start(
     assert "has no replica identity" not in caplog.text
 
 
-def test_table_of_somebody_else_that_the_file_names_is_refused(shop: Shop) -> None:
+def test_configured_table_of_another_owner_is_refused(shop: Shop) -> None:
     role = owner_of_orders(shop)
     mirror = Mirror(shop.source(**role)).follow()
     mirror.source.close()

@@ -21,7 +21,7 @@ def loaded(mirror: Mirror) -> set[tuple[str, ...]]:
     return set(mirror.source.loaded_tables(mirror.position) or ())
 
 
-def test_tables_are_loaded_again_when_asked_for_also_while_nothing_changes(shop: Shop) -> None:
+def test_tables_are_reloaded_on_request_even_without_changes(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY, what text)",
         "CREATE TABLE log (what text)",
@@ -45,7 +45,7 @@ def test_tables_are_loaded_again_when_asked_for_also_while_nothing_changes(shop:
     assert_same(shop, again, "orders", "log")
 
 
-def test_table_dropped_from_the_lake_is_loaded_again_by_reload(shop: Shop, lake: Lake) -> None:
+def test_table_dropped_from_the_lake_is_restored_by_reload(shop: Shop, lake: Lake) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY, what text)",
         "CREATE TABLE people (id int PRIMARY KEY, name text)",

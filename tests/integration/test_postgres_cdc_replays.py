@@ -65,7 +65,7 @@ def test_table_without_a_key_is_read_once_unless_there_is_a_replay(shop: Shop) -
     assert sum(mirror.batches) == 2
 
 
-def test_table_that_gets_a_default_while_it_is_read_in_parts_is_read_anew(shop: Shop) -> None:
+def test_table_that_gets_a_default_during_its_snapshot_is_reloaded(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)")
     shop.run("INSERT INTO orders SELECT generate_series(1, 100)")
     mirror = Mirror(shop.source())
@@ -79,7 +79,9 @@ def test_table_that_gets_a_default_while_it_is_read_in_parts_is_read_anew(shop: 
 
 
 @pytest.mark.parametrize("parts", [0, 1])
-def test_part_of_a_table_that_got_another_key_before_the_replay(shop: Shop, parts: int) -> None:
+def test_partial_snapshot_of_a_table_that_got_another_key_before_the_replay(
+    shop: Shop, parts: int
+) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, what text)")
     shop.run("INSERT INTO orders SELECT n, 'x' FROM generate_series(1, 100) n")
     mirror = Mirror(shop.source())
@@ -98,7 +100,7 @@ def test_part_of_a_table_that_got_another_key_before_the_replay(shop: Shop, part
     assert_same(shop, again, "orders")
 
 
-def test_part_of_a_table_whose_key_got_another_order_is_read_from_its_beginning(
+def test_partial_snapshot_restarts_if_the_key_order_changed(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
@@ -116,7 +118,7 @@ def test_part_of_a_table_whose_key_got_another_order_is_read_from_its_beginning(
     assert_same(shop, mirror, "orders")
 
 
-def test_table_taken_out_of_a_publication_and_put_back_is_read_anew(shop: Shop) -> None:
+def test_table_removed_from_a_publication_and_added_back_is_reloaded(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY)",
         "CREATE TABLE people (id int PRIMARY KEY)",
@@ -140,7 +142,7 @@ def test_table_taken_out_of_a_publication_and_put_back_is_read_anew(shop: Shop) 
     assert_same(shop, mirror, "orders", "people")
 
 
-def test_table_renamed_and_named_back_is_read_anew(shop: Shop) -> None:
+def test_table_renamed_and_renamed_back_is_reloaded(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE people (id int)")
     mirror = Mirror(shop.source()).follow()
     shop.run("ALTER TABLE orders RENAME TO older")
@@ -154,7 +156,7 @@ def test_table_renamed_and_named_back_is_read_anew(shop: Shop) -> None:
     assert_same(shop, mirror, "orders")
 
 
-def test_table_that_goes_while_another_is_read_whole_is_forgotten(shop: Shop) -> None:
+def test_table_dropped_during_the_snapshot_of_another_is_forgotten(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY)",
         "CREATE PUBLICATION others FOR TABLE orders",
@@ -168,9 +170,7 @@ def test_table_that_goes_while_another_is_read_whole_is_forgotten(shop: Shop) ->
     assert set(mirror.position["tables"]) == set()
 
 
-def test_slot_that_is_read_at_the_moment_moves_on_later(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slot_in_use_is_advanced_later(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.slot.BUSY_TIMEOUT_SECS", 0.1)
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)")
     mirror = Mirror(shop.source()).follow()

@@ -41,7 +41,7 @@ def followed(shop: Shop, **options: Any) -> Mirror:
 
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize("is_added_back", [True, False])
-def test_table_taken_out_of_our_publication_is_loaded_again(
+def test_table_removed_from_our_publication_is_reloaded(
     shop: Shop, caplog: pytest.LogCaptureFixture, *, is_running: bool, is_added_back: bool
 ) -> None:
     mirror = followed(shop)
@@ -97,7 +97,7 @@ def test_table_taken_out_of_our_publication_is_loaded_again(
     ],
     ids=["table", "row filter", "set table", "actions", "schema"],
 )
-def test_table_taken_out_of_another_publication_and_put_back_is_loaded_again(
+def test_table_removed_from_a_foreign_publication_and_added_back_is_reloaded(
     shop: Shop, create: str, cycle: list[str]
 ) -> None:
     shop.run(f"CREATE PUBLICATION theirs {create}")
@@ -111,7 +111,7 @@ def test_table_taken_out_of_another_publication_and_put_back_is_loaded_again(
     assert sorted(mirror.rows("public.orders"), key=repr) == sorted(expected, key=repr)
 
 
-def test_row_filter_and_columns_that_change_are_loaded_again(shop: Shop) -> None:
+def test_table_is_reloaded_if_its_row_filter_or_columns_change(shop: Shop) -> None:
     shop.run("CREATE PUBLICATION theirs FOR TABLE orders WHERE (id <> 3), people")
     mirror = followed(shop, publication="theirs")
     mirror.source.close()
@@ -123,7 +123,7 @@ def test_row_filter_and_columns_that_change_are_loaded_again(shop: Shop) -> None
     assert sorted(mirror.rows("public.orders"), key=repr) == [{"id": 1}, {"id": 2}, {"id": 3}]
 
 
-def test_offset_of_an_older_version_takes_over_the_publication(shop: Shop) -> None:
+def test_offset_of_an_older_version_adopts_the_publication(shop: Shop) -> None:
     mirror = followed(shop)
     mirror.source.close()
     for note in mirror.position["tables"].values():
@@ -136,7 +136,7 @@ def test_offset_of_an_older_version_takes_over_the_publication(shop: Shop) -> No
     assert_same(shop, mirror, "orders", "people")
 
 
-def test_without_snapshots_changes_that_are_missing_are_named(
+def test_missing_changes_are_reported_without_snapshots(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     mirror = Mirror(shop.source(snapshot="never")).follow()
@@ -173,7 +173,7 @@ def change_identity(shop: Shop, identity: str) -> Mirror:
     [("FULL", True), ("NOTHING", True)]
     + [(each, False) for each in ("FULL", "NOTHING", "USING INDEX by_code")],
 )
-def test_replica_identity_that_changes_loses_no_change(
+def test_changed_replica_identity_loses_no_change(
     shop: Shop, identity: str, *, is_set_back: bool
 ) -> None:
     mirror = change_identity(shop, identity)
@@ -185,7 +185,7 @@ def test_replica_identity_that_changes_loses_no_change(
     assert_same(shop, mirror, "orders")
 
 
-def test_changes_by_another_key_that_was_set_back_are_refused(shop: Shop) -> None:
+def test_changes_by_a_temporary_key_are_refused(shop: Shop) -> None:
     mirror = change_identity(shop, "USING INDEX by_code")
     shop.run("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
     with pytest.raises(SourceChangedError) as caught:

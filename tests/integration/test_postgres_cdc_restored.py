@@ -121,7 +121,7 @@ def test_task_of_a_planned_batch_refuses_a_restored_server(own_shop: Shop, tmp_p
         list(mirror.source.read(split))
 
 
-def test_table_read_whole_before_the_restore_is_refused(own_shop: Shop, tmp_path: Path) -> None:
+def test_table_snapshotted_before_the_restore_is_refused(own_shop: Shop, tmp_path: Path) -> None:
     """The offset's place in the log is that of the slot, which the backup has."""
     mirror = Mirror(own_shop.source())
     mirror.source.close()
@@ -139,7 +139,7 @@ def test_table_read_whole_before_the_restore_is_refused(own_shop: Shop, tmp_path
         mirror.step()
 
 
-def test_restored_server_that_has_written_more_log_since_is_refused(
+def test_restored_server_that_has_written_newer_wal_is_refused(
     own_shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.SLOT_CHECK_SECS", 0.0)
@@ -165,7 +165,9 @@ def test_restored_server_that_has_written_more_log_since_is_refused(
     )
 
 
-def test_crash_of_the_server_is_no_restore(own_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_crash_is_not_mistaken_for_a_restore(
+    own_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A crash takes the slot back to the last checkpoint, and asynchronous commits with it."""
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.SLOT_CHECK_SECS", 0.0)
     mirror = Mirror(own_shop.source())
@@ -183,7 +185,7 @@ def test_crash_of_the_server_is_no_restore(own_shop: Shop, monkeypatch: pytest.M
     assert_same(own_shop, mirror, "a", "b")
 
 
-def test_offset_of_an_older_version_takes_over_the_timeline(own_shop: Shop) -> None:
+def test_offset_of_an_older_version_adopts_the_timeline(own_shop: Shop) -> None:
     mirror = Mirror(own_shop.source()).follow()
     mirror.source.close()
     for key in ("timeline", "confirmed"):
@@ -222,7 +224,7 @@ def promote(shop: Shop, mirror: Mirror, standby: Postgres) -> None:
     mirror.source = shop.source()
 
 
-def test_standby_promoted_with_everything_that_was_read_is_followed(
+def test_standby_promoted_with_every_read_change_is_streamed(
     own_shop: Shop, mirror: Mirror, standby: Postgres
 ) -> None:
     standby.start()
@@ -243,7 +245,7 @@ def test_standby_promoted_with_everything_that_was_read_is_followed(
     assert_same(own_shop, mirror, "a", "b")
 
 
-def test_standby_promoted_without_some_of_what_was_read_is_refused(
+def test_standby_promoted_without_some_read_changes_is_refused(
     own_shop: Shop, mirror: Mirror, standby: Postgres
 ) -> None:
     own_shop.run("INSERT INTO a SELECT generate_series(1, 500)")

@@ -33,7 +33,7 @@ def begin(shop: Shop, key: str) -> tuple[PostgresCdcSource, Sequence[Split]]:
     return source, source.splits(start, end, 1)
 
 
-def test_table_written_anew_after_the_view_was_taken_is_read_in_a_newer_one(shop: Shop) -> None:
+def test_table_rewritten_after_the_snapshot_is_read_in_a_newer_one(shop: Shop) -> None:
     source, splits = begin(shop, "PRIMARY KEY")
     shop.run(REWRITE)
 
@@ -42,7 +42,7 @@ def test_table_written_anew_after_the_view_was_taken_is_read_in_a_newer_one(shop
     assert rows == [100]
 
 
-def test_table_without_a_key_that_was_written_anew_is_not_read_as_empty(shop: Shop) -> None:
+def test_rewritten_table_without_a_key_is_not_read_as_empty(shop: Shop) -> None:
     source, splits = begin(shop, "")
     shop.run(REWRITE)
 
@@ -57,7 +57,9 @@ def test_table_without_a_key_that_was_written_anew_is_not_read_as_empty(shop: Sh
     assert_same(shop, mirror, "orders")
 
 
-def test_partitioned_table_with_a_part_written_anew_is_read_in_a_newer_view(shop: Shop) -> None:
+def test_partitioned_table_with_a_rewritten_partition_is_read_in_a_newer_snapshot(
+    shop: Shop,
+) -> None:
     shop.run(
         "CREATE TABLE lines (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE lines_low PARTITION OF lines FOR VALUES FROM (0) TO (50)",

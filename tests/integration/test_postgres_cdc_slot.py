@@ -35,7 +35,7 @@ def _orders(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, what text)")
 
 
-def test_slot_moves_only_when_a_batch_is_committed(shop: Shop) -> None:
+def test_slot_is_advanced_only_when_a_batch_is_committed(shop: Shop) -> None:
     mirror = Mirror(shop.source()).follow()
     before = shop.value(CONFIRMED)
     shop.run("INSERT INTO orders VALUES (1, 'a')")
@@ -47,7 +47,7 @@ def test_slot_moves_only_when_a_batch_is_committed(shop: Shop) -> None:
     assert shop.value(CONFIRMED) == end["lsn"] > before
 
 
-def test_quiet_table_does_not_hold_the_log_of_a_busy_one(shop: Shop) -> None:
+def test_idle_table_does_not_retain_the_wal_of_a_busy_one(shop: Shop) -> None:
     shop.run("CREATE TABLE busy (id int PRIMARY KEY)")
     mirror = Mirror(shop.source(tables=["public.orders"])).follow()
     shop.run("INSERT INTO busy SELECT generate_series(1, 1000)")
@@ -56,7 +56,7 @@ def test_quiet_table_does_not_hold_the_log_of_a_busy_one(shop: Shop) -> None:
     assert mirror.batches[-1] == 0
 
 
-def test_quiet_table_asks_for_no_batch_before_the_heartbeat(shop: Shop) -> None:
+def test_idle_table_starts_no_batch_before_the_heartbeat(shop: Shop) -> None:
     shop.run("CREATE TABLE busy (id int PRIMARY KEY)")
     mirror = Mirror(shop.source(tables=["public.orders"])).follow()
     again = Mirror(shop.source(tables=["public.orders"], heartbeat_secs=1000), mirror.position)
@@ -82,7 +82,7 @@ def test_lag_of_the_slot_is_measured(shop: Shop) -> None:
     assert mirror.source.measure()["slot_lag_bytes"] < 100_000
 
 
-def test_slot_taken_over_between_two_looks_is_noticed_by_the_task(shop: Shop) -> None:
+def test_slot_taken_over_between_two_checks_is_detected_by_the_task(shop: Shop) -> None:
     mirror = Mirror(shop.source()).follow()
     shop.run("INSERT INTO orders VALUES (1, 'a')")
     end = mirror.planned()
@@ -92,7 +92,7 @@ def test_slot_taken_over_between_two_looks_is_noticed_by_the_task(shop: Shop) ->
         mirror.read(end)
 
 
-def test_another_server_is_not_told_to_let_go_of_its_log(shop: Shop) -> None:
+def test_slot_of_another_server_is_not_advanced(shop: Shop) -> None:
     mirror = Mirror(shop.source()).follow()
     before = shop.value(CONFIRMED)
     shop.run("INSERT INTO orders VALUES (1, 'a')")
@@ -111,7 +111,7 @@ def test_transaction_larger_than_a_batch_is_one_batch(shop: Shop) -> None:
     assert [rows for rows in mirror.batches[before:] if rows] == [5000]
 
 
-def test_small_batches_pass_over_the_log_of_another_database(shop: Shop) -> None:
+def test_small_batches_skip_the_wal_of_another_database(shop: Shop) -> None:
     mirror = Mirror(shop.source()).follow()
     shop.run("INSERT INTO orders VALUES (1, 'before')")
     shop.server.new_database()  # megabytes of log
@@ -122,7 +122,7 @@ def test_small_batches_pass_over_the_log_of_another_database(shop: Shop) -> None
     assert len(mirror.batches) - before < 10
 
 
-def test_small_batches_hold_so_many_rows_wherever_the_slot_stands(shop: Shop) -> None:
+def test_small_batches_have_the_requested_rows_wherever_the_slot_is(shop: Shop) -> None:
     source = shop.source(snapshot="never")
     start = source.initial()
     for _ in range(10):
@@ -144,7 +144,7 @@ def test_small_batches_hold_so_many_rows_wherever_the_slot_stands(shop: Shop) ->
     assert (sizes, place) == ([4, 4, 2], newest)
 
 
-def test_log_that_follows_a_snapshot_is_estimated(shop: Shop) -> None:
+def test_wal_after_a_snapshot_is_estimated(shop: Shop) -> None:
     shop.run("INSERT INTO orders SELECT n, 'x' FROM generate_series(1, 2000) n")
     source = shop.source()
     mirror = Mirror(source)

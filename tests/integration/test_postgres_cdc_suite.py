@@ -53,7 +53,7 @@ class TestPostgresCdc(SourceSuite):
         return Orders(shop)
 
 
-def test_rows_of_a_short_log_are_counted(shop: Shop) -> None:
+def test_rows_of_a_short_wal_range_are_counted(shop: Shop) -> None:
     orders = Orders(shop)
     source = orders.source()
     start = source.initial()

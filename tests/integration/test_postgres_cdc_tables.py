@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.fixtures.changing_database import Shop
 
 
-def test_table_that_appears_later_is_read_whole_and_followed(
+def test_table_created_later_is_snapshotted_and_streamed(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
@@ -28,9 +28,7 @@ def test_table_that_appears_later_is_read_whole_and_followed(
     assert_same(shop, mirror, "people")
 
 
-def test_table_dropped_and_made_anew_is_read_anew(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recreated_table_is_reloaded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
     shop.run("CREATE TABLE other (id int PRIMARY KEY)")
@@ -44,7 +42,7 @@ def test_table_dropped_and_made_anew_is_read_anew(
     assert_same(shop, mirror, "orders")
 
 
-def test_empty_table_has_a_shape(shop: Shop) -> None:
+def test_empty_table_has_a_schema(shop: Shop) -> None:
     shop.run("CREATE TABLE nothing (id int PRIMARY KEY, at timestamptz)")
     source = shop.source()
     start = source.initial()
@@ -103,7 +101,7 @@ def test_without_a_snapshot_only_changes_are_read(shop: Shop) -> None:
     assert mirror.rows("public.orders") == [{"id": 2}]
 
 
-def test_start_over_goes_on_with_the_slot_that_is_there(shop: Shop) -> None:
+def test_start_over_reuses_the_existing_slot(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
     Mirror(shop.source()).follow().source.close()
     shop.run("INSERT INTO orders VALUES (2)")
@@ -127,7 +125,7 @@ def test_partitioned_table_is_one_table(shop: Shop) -> None:
     assert_same(shop, mirror, "parts")
 
 
-def test_columns_and_rows_that_a_publication_leaves_out_are_left_out_of_the_snapshot(
+def test_snapshot_omits_columns_and_rows_that_the_publication_omits(
     shop: Shop,
 ) -> None:
     shop.run(
@@ -174,7 +172,7 @@ def test_names_that_need_quotes(shop: Shop) -> None:
     assert {row["a%b"] for row in rows} == {"%s"}
 
 
-def test_columns_keep_their_number_when_they_are_renamed(shop: Shop) -> None:
+def test_renamed_columns_keep_their_number(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, a text, b text)")
     mirror = Mirror(shop.source()).follow()
     before = mirror.schemas["public.orders"]
@@ -189,7 +187,7 @@ def test_columns_keep_their_number_when_they_are_renamed(shop: Shop) -> None:
     assert before.field("a").metadata[COLUMN_ID] == ids[1]
 
 
-def test_key_in_an_index_of_its_own(shop: Shop) -> None:
+def test_replica_identity_index_is_the_key(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE people (id int PRIMARY KEY, mail text NOT NULL UNIQUE, n int)",
         "ALTER TABLE people REPLICA IDENTITY USING INDEX people_mail_key",
@@ -201,7 +199,7 @@ def test_key_in_an_index_of_its_own(shop: Shop) -> None:
     assert_same(shop, mirror, "people")
 
 
-def test_table_that_gets_a_key_is_read_anew_and_followed_by_it(
+def test_table_that_gets_a_key_is_reloaded_and_streamed_by_it(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
@@ -216,7 +214,7 @@ def test_table_that_gets_a_key_is_read_anew_and_followed_by_it(
     assert_same(shop, mirror, "log")
 
 
-def test_table_that_loses_its_key_is_no_burden_to_its_application(
+def test_table_that_loses_its_key_still_accepts_updates(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
@@ -230,7 +228,7 @@ def test_table_that_loses_its_key_is_no_burden_to_its_application(
     shop.run("UPDATE log SET id = 3 WHERE id = 1")
 
 
-def test_table_dropped_before_its_turn_is_left_out(
+def test_dropped_table_in_the_snapshot_queue_is_skipped(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
@@ -251,7 +249,7 @@ def test_table_dropped_before_its_turn_is_left_out(
 @pytest.mark.parametrize(
     "default", ["DEFAULT 5", "DEFAULT random()::int", "GENERATED ALWAYS AS IDENTITY"]
 )
-def test_default_of_a_column_that_is_added_reaches_rows_that_were_there(
+def test_default_of_an_added_column_reaches_existing_rows(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, default: str
 ) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
@@ -268,7 +266,7 @@ def test_default_of_a_column_that_is_added_reaches_rows_that_were_there(
     assert sum(mirror.batches[before:]) == 1
 
 
-def test_older_change_takes_no_column_away_that_was_added_since(shop: Shop) -> None:
+def test_older_change_does_not_drop_a_newer_column(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, a text)")
     mirror = Mirror(shop.source()).follow()
     shop.run(
@@ -293,7 +291,7 @@ def test_named_table_that_is_dropped_does_not_stop_the_others(
     assert_same(shop, mirror, "orders")
 
 
-def test_shapes_of_changes_are_known_before_they_are_read(shop: Shop) -> None:
+def test_schemas_of_changes_are_known_before_they_are_read(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, what text)")
     mirror = Mirror(shop.source()).follow()
     shop.run("INSERT INTO orders VALUES (1, 'a')")

@@ -24,7 +24,9 @@ def session(postgres: Postgres) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def test_rows_come_in_blocks_and_the_session_goes_on(session: psycopg.Connection[Any]) -> None:
+def test_rows_arrive_in_blocks_and_the_session_stays_usable(
+    session: psycopg.Connection[Any],
+) -> None:
     blocks = list(copy_out(session, MANY.format(25_000), 1 << 20))
     assert len(blocks) == 3
     rows = [row for block in blocks for row in block]
@@ -33,19 +35,19 @@ def test_rows_come_in_blocks_and_the_session_goes_on(session: psycopg.Connection
     assert session.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_what_the_server_refuses_at_once_has_its_class(session: psycopg.Connection[Any]) -> None:
+def test_immediate_server_error_has_its_class(session: psycopg.Connection[Any]) -> None:
     with pytest.raises(psycopg.errors.UndefinedTable, match='"nothing" does not exist'):
         list(copy_out(session, sql.SQL("COPY nothing TO STDOUT").format(), 1 << 20))
     assert session.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_what_the_server_meets_on_the_way_has_its_class(session: psycopg.Connection[Any]) -> None:
+def test_server_error_during_the_copy_has_its_class(session: psycopg.Connection[Any]) -> None:
     copy = sql.SQL("COPY (SELECT 1 / (50000 - n) FROM generate_series(1, 60000) n) TO STDOUT")
     with pytest.raises(psycopg.errors.DivisionByZero):
         list(copy_out(session, copy.format(), 1 << 20))
 
 
-def test_server_that_ends_the_session_on_the_way_is_an_error(
+def test_session_ended_by_the_server_during_the_copy_is_an_error(
     session: psycopg.Connection[Any], postgres: Postgres
 ) -> None:
     blocks = copy_out(session, MANY.format(5_000_000), 1 << 16)
@@ -57,7 +59,7 @@ def test_server_that_ends_the_session_on_the_way_is_an_error(
     assert session.closed
 
 
-def test_session_whose_rows_are_left_behind_is_closed(session: psycopg.Connection[Any]) -> None:
+def test_session_with_unread_rows_is_closed(session: psycopg.Connection[Any]) -> None:
     blocks = copy_out(session, MANY.format(5_000_000), 1 << 16)
     next(blocks)
     blocks.close()  # type: ignore[attr-defined]

@@ -96,7 +96,7 @@ def database(postgres: Postgres) -> Iterator[Database]:
     database.sql(f"SELECT pg_drop_replication_slot('{database.options.slot}')")
 
 
-def test_tables_are_told_with_their_keys(database: Database) -> None:
+def test_tables_are_listed_with_their_keys(database: Database) -> None:
     point = database.point()
     assert {name: table.key for name, table in point.tables.items()} == {
         KEYED: ("id",),
@@ -109,7 +109,7 @@ def test_tables_are_told_with_their_keys(database: Database) -> None:
     assert {changes.rows for changes in point.changes.values()} == {0}
 
 
-def test_parts_give_each_row_once_as_it_was(
+def test_chunks_return_each_row_once_unchanged(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_side, "MIN_PAGES_PER_PART", 10)
@@ -121,12 +121,12 @@ def test_parts_give_each_row_once_as_it_was(
     assert len(database.rows(point, BARE)) == 0
 
 
-def test_rows_that_are_alike_in_everything_are_one(database: Database) -> None:
+def test_identical_rows_are_returned_once(database: Database) -> None:
     found = database.rows(database.point(), WHOLE)
     assert sorted((row["what"], row["who"]) for row in found) == [("other", 2), ("same", 1)]
 
 
-def test_log_tells_whose_rows_changed(database: Database) -> None:
+def test_wal_identifies_the_changed_rows(database: Database) -> None:
     database.sql(
         "UPDATE keyed SET what = 'new' WHERE id IN (1, 2)",
         "UPDATE keyed SET what = 'newer' WHERE id = 2",
@@ -148,7 +148,7 @@ def test_log_tells_whose_rows_changed(database: Database) -> None:
     assert [name for name, each in changes.items() if each.is_truncated] == [SPLIT]
 
 
-def test_change_that_is_not_on_disk_yet_is_told(database: Database) -> None:
+def test_unflushed_change_is_reported(database: Database) -> None:
     database.sql("SET synchronous_commit = off", "UPDATE keyed SET what = 'late' WHERE id = 9")
     with psycopg.connect(database.dsn, autocommit=True) as connection:
         connection.execute("SET synchronous_commit = off")
@@ -158,7 +158,7 @@ def test_change_that_is_not_on_disk_yet_is_told(database: Database) -> None:
     assert sorted(keys.column("id").to_pylist()) == [9, 10]
 
 
-def test_slot_stays_as_it_is_and_its_copy_goes(database: Database) -> None:
+def test_slot_is_unchanged_and_its_copy_is_dropped(database: Database) -> None:
     slots = (
         "SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots "
         "WHERE database = current_database()"
@@ -169,7 +169,7 @@ def test_slot_stays_as_it_is_and_its_copy_goes(database: Database) -> None:
     assert database.sql(slots) == before
 
 
-def test_slot_that_another_session_reads_can_be_looked_into(database: Database) -> None:
+def test_active_slot_can_be_inspected(database: Database) -> None:
     database.sql("UPDATE keyed SET what = repeat('y', 1000)")
     copy = (
         f"COPY (SELECT data FROM pg_logical_slot_peek_binary_changes('{database.options.slot}', "  # noqa: S608
@@ -189,13 +189,13 @@ def test_slot_that_another_session_reads_can_be_looked_into(database: Database) 
     assert keys.num_rows == 2000
 
 
-def test_table_in_line_for_its_first_rows_is_not_whole(database: Database) -> None:
+def test_queued_table_is_incomplete(database: Database) -> None:
     database.side.tables()
     assert not database.side.is_fully_loaded(KEYED, database.begin)
     assert database.side.is_fully_loaded(KEYED, {**database.begin, "pending": ["public.bare"]})
 
 
-def test_checksums_tell_arrays_and_zeros_apart(database: Database) -> None:
+def test_checksums_distinguish_arrays_and_zeros(database: Database) -> None:
     point = database.point()
     table = point.tables[ALIKE]
     (part,) = database.side.parts(table, 1)

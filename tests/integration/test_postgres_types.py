@@ -147,7 +147,7 @@ def test_values_are_those_that_psycopg_reads(session: psycopg.Connection[Any], k
 
 
 @pytest.mark.parametrize("kind", STRINGS)
-def test_types_without_another_form_are_text(session: psycopg.Connection[Any], kind: str) -> None:
+def test_other_types_are_text(session: psycopg.Connection[Any], kind: str) -> None:
     found, nulled = converted(session, kind, STRINGS[kind])
 
     assert found.type == pa.string()
@@ -179,19 +179,19 @@ def test_real_has_the_value_of_its_32_bits(session: psycopg.Connection[Any]) -> 
     assert str(found) == str(expected)
 
 
-def test_boxes_in_arrays_have_commas_of_their_own(session: psycopg.Connection[Any]) -> None:
+def test_boxes_in_arrays_keep_their_commas(session: psycopg.Connection[Any]) -> None:
     found, _ = converted(session, "box[]", ["{(1,1),(0,0);(2,2),(0,0)}"])
 
     assert found.to_pylist() == [["(1,1),(0,0)", "(2,2),(0,0)"], None]
 
 
-def test_enums_in_arrays_are_texts(session: psycopg.Connection[Any]) -> None:
+def test_enums_in_arrays_are_strings(session: psycopg.Connection[Any]) -> None:
     found, _ = converted(session, "mood[]", ['{"so so",happy,NULL}'])
 
     assert found.to_pylist() == [["so so", "happy", None], None]
 
 
-def test_moment_is_the_same_whatever_zone_it_was_written_in(
+def test_timestamp_is_the_same_whatever_its_time_zone(
     session: psycopg.Connection[Any],
 ) -> None:
     found, _ = converted(session, "timestamptz", ["2024-07-01 12:00:00 Europe/Berlin"])

@@ -283,7 +283,7 @@ def pages(status: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_html_page_is_not_taken_for_a_catalog(status: int, spark: SparkSession) -> None:
+def test_html_page_is_not_mistaken_for_a_catalog(status: int, spark: SparkSession) -> None:
     with pages(status) as uri:
         catalog = at(uri)
         for error in (python_fault(catalog), java_fault(spark, catalog)):
@@ -301,7 +301,7 @@ def test_proxy_without_a_catalog_behind_it_is_transient(spark: SparkSession) -> 
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_html_page_is_not_taken_for_a_token(
+def test_html_page_is_not_mistaken_for_a_token(
     asking_gateway: OAuthGateway, spark: SparkSession, status: int
 ) -> None:
     with pages(status) as uri:

@@ -140,7 +140,7 @@ def test_denied_access_names_the_required_permissions(s3_store: S3Store, tmp_pat
     )
 
 
-def test_missing_bucket_is_named_as_such(s3_store: S3Store, tmp_path: Path) -> None:
+def test_missing_bucket_is_reported(s3_store: S3Store, tmp_path: Path) -> None:
     error = first_fault(in_s3(s3_store, tmp_path, bucket="no-such-bucket"))
 
     assert isinstance(error, ConnectorError)
@@ -200,7 +200,7 @@ def test_store_that_is_down_is_unreachable(s3_store: S3Store, tmp_path: Path) ->
     ],
     ids=["wrong secret", "no such bucket"],
 )
-def test_refusal_of_s3_in_spark_is_explained(
+def test_s3_refusal_in_spark_is_explained(
     s3_store: S3Store, spark: SparkSession, tmp_path: Path, changed: dict[str, Any], what: str
 ) -> None:
     catalog = in_s3(s3_store, tmp_path, **changed)

@@ -36,7 +36,7 @@ def _consume(bootstrap: str, topic: str, partition: int, count: int) -> list[Any
         consumer.close()
 
 
-def test_kafka_gives_back_what_was_produced(kafka_broker: KafkaBroker) -> None:
+def test_kafka_returns_what_was_produced(kafka_broker: KafkaBroker) -> None:
     topic = kafka_broker.new_topic("services", partitions=2)
     kafka_broker.produce(
         topic, ["a", None], partition=1, keys=["k", "l"], headers=[None, [("h", b"1")]]
@@ -48,14 +48,14 @@ def test_kafka_gives_back_what_was_produced(kafka_broker: KafkaBroker) -> None:
     assert (second.key(), second.value(), second.headers()) == (b"l", None, [("h", b"1")])
 
 
-def test_kafka_topic_is_gone_after_delete(kafka_broker: KafkaBroker) -> None:
+def test_deleted_kafka_topic_is_not_listed(kafka_broker: KafkaBroker) -> None:
     topic = kafka_broker.new_topic("services")
     kafka_broker.delete_topic(topic)
 
     wait_until(lambda: topic not in kafka_broker.topics(), f"{topic} to go")
 
 
-def test_own_kafka_keeps_its_records_over_a_kill(kafka_broker_own: KafkaBroker) -> None:
+def test_own_kafka_keeps_its_records_after_a_kill(kafka_broker_own: KafkaBroker) -> None:
     topic = kafka_broker_own.new_topic("services")
     kafka_broker_own.produce(topic, ["before"])
     kafka_broker_own.kill()
@@ -91,7 +91,7 @@ def test_postgres_refuses_a_wrong_password(postgres: Postgres) -> None:
         psycopg.connect(postgres.dsn, password="wrong")  # noqa: S106
 
 
-def test_schema_registry_gives_back_a_schema_to_confluents_client(
+def test_schema_registry_returns_a_schema_to_the_confluent_client(
     schema_registry: SchemaRegistry,
 ) -> None:
     from confluent_kafka.schema_registry import SchemaRegistryClient

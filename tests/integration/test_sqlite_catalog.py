@@ -105,7 +105,7 @@ def test_folder_in_place_of_the_file_is_refused(folder: Path) -> None:
     )
 
 
-def test_file_that_is_not_a_database_is_named(folder: Path) -> None:
+def test_file_that_is_not_a_database_is_reported(folder: Path) -> None:
     (folder / "catalog.db").write_bytes(b"something else entirely" * 100)
 
     with pytest.raises(CorruptStateError) as caught:
@@ -186,7 +186,7 @@ def test_table_is_found_without_importing_sqlalchemy(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_file_that_is_not_a_database_is_named_by_a_table_lookup(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_reported_by_a_table_lookup(tmp_path: Path) -> None:
     (tmp_path / "catalog.db").write_text(
         "not a database, and longer than a header of SQLite is" * 9
     )

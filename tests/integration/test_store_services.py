@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.fixtures.s3_store import S3Store
 
 
-def test_s3_gives_back_an_object_to_pyarrow(s3_store: S3Store) -> None:
+def test_s3_returns_an_object_to_pyarrow(s3_store: S3Store) -> None:
     from pyarrow.fs import S3FileSystem
 
     bucket = s3_store.new_bucket()
@@ -41,7 +41,7 @@ def test_s3_gives_back_an_object_to_pyarrow(s3_store: S3Store) -> None:
         ("nobody", "wrong", "InvalidAccessKeyId"),
     ],
 )
-def test_s3_refuses_who_has_no_right(
+def test_s3_refuses_a_user_without_permission(
     s3_store: S3Store, access_key_id: str, secret_access_key: str, code: str
 ) -> None:
     from botocore.exceptions import ClientError
@@ -56,7 +56,7 @@ def test_s3_refuses_who_has_no_right(
     assert (answer["Error"]["Code"], answer["ResponseMetadata"]["HTTPStatusCode"]) == (code, 403)
 
 
-def test_s3_writes_an_object_that_must_be_new_only_once(s3_store: S3Store) -> None:
+def test_s3_conditional_write_succeeds_only_once(s3_store: S3Store) -> None:
     from botocore.exceptions import ClientError
 
     bucket, client = s3_store.new_bucket(), s3_store.client()
@@ -68,7 +68,7 @@ def test_s3_writes_an_object_that_must_be_new_only_once(s3_store: S3Store) -> No
     assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == b"first"
 
 
-def test_own_s3_keeps_its_objects_and_users_over_a_kill(s3_store_own: S3Store) -> None:
+def test_own_s3_keeps_its_objects_and_users_after_a_kill(s3_store_own: S3Store) -> None:
     from botocore.exceptions import ClientError
 
     bucket = s3_store_own.new_bucket()
@@ -85,7 +85,7 @@ def test_own_s3_keeps_its_objects_and_users_over_a_kill(s3_store_own: S3Store) -
     assert found["Body"].read() == b"kept"
 
 
-def test_own_gcs_keeps_its_objects_over_a_kill(gcs_store_own: GcsStore) -> None:
+def test_own_gcs_keeps_its_objects_after_a_kill(gcs_store_own: GcsStore) -> None:
     from pyarrow.fs import GcsFileSystem
 
     bucket = gcs_store_own.new_bucket()
@@ -104,7 +104,7 @@ def test_own_gcs_keeps_its_objects_over_a_kill(gcs_store_own: GcsStore) -> None:
         assert found.read() == b"kept"
 
 
-def test_own_azure_keeps_what_is_on_disk_over_a_kill(azure_store_own: AzureStore) -> None:
+def test_own_azure_keeps_what_is_on_disk_after_a_kill(azure_store_own: AzureStore) -> None:
     container = azure_store_own.new_container()
     with azure_store_own.client() as client:
         client.get_blob_client(container, "a folder/o=1").upload_blob(b"kept")
@@ -117,7 +117,7 @@ def test_own_azure_keeps_what_is_on_disk_over_a_kill(azure_store_own: AzureStore
     assert found == b"kept"
 
 
-def test_own_azure_keeps_everything_over_a_stop(azure_store_own: AzureStore) -> None:
+def test_own_azure_keeps_everything_after_a_stop(azure_store_own: AzureStore) -> None:
     container = azure_store_own.new_container()
     with azure_store_own.client() as client:
         client.get_blob_client(container, "k").upload_blob(b"kept")
@@ -128,7 +128,7 @@ def test_own_azure_keeps_everything_over_a_stop(azure_store_own: AzureStore) -> 
         assert client.get_blob_client(container, "k").download_blob().readall() == b"kept"
 
 
-def test_azure_takes_a_token_until_it_runs_out(azure_store: AzureStore) -> None:
+def test_azure_accepts_a_token_until_it_expires(azure_store: AzureStore) -> None:
     from azure.core.exceptions import HttpResponseError
     from azure.storage.blob import BlobClient
 
@@ -147,7 +147,7 @@ def test_azure_takes_a_token_until_it_runs_out(azure_store: AzureStore) -> None:
     assert refused.value.status_code == 403
 
 
-def test_glue_tells_databases_and_serves_their_bucket(glue_server: GlueServer) -> None:
+def test_glue_lists_databases_and_serves_their_bucket(glue_server: GlueServer) -> None:
     bucket = glue_server.new_bucket()
     location = f"s3://{bucket}/lake"
     glue_server.client().create_database(DatabaseInput={"Name": bucket, "LocationUri": location})
@@ -159,7 +159,7 @@ def test_glue_tells_databases_and_serves_their_bucket(glue_server: GlueServer) -
     assert body.read() == b"kept"
 
 
-def test_own_glue_is_back_and_empty_after_a_kill(glue_server_own: GlueServer) -> None:
+def test_own_glue_restarts_empty_after_a_kill(glue_server_own: GlueServer) -> None:
     glue_server_own.client().create_database(DatabaseInput={"Name": "d"})
     glue_server_own.kill()
     glue_server_own.start()
@@ -188,7 +188,7 @@ def test_mariadb_refuses_a_wrong_password(mariadb: MariaDb) -> None:
         mariadb.connect(password="wrong")  # noqa: S106
 
 
-def test_own_mariadb_keeps_its_rows_over_a_kill(mariadb_own: MariaDb) -> None:
+def test_own_mariadb_keeps_its_rows_after_a_kill(mariadb_own: MariaDb) -> None:
     database = mariadb_own.new_database()
     with mariadb_own.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id int PRIMARY KEY)")

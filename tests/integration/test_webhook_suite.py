@@ -192,7 +192,7 @@ def test_second_pipeline_on_a_source_is_refused(hook: Hook) -> None:
     )
 
 
-def test_corrupt_record_is_named_by_the_task_that_reads_it(hook: Hook) -> None:
+def test_corrupt_record_is_reported_by_the_task_that_reads_it(hook: Hook) -> None:
     source = hook.source()
     start = source.initial()
     hook.add(3)

@@ -55,7 +55,7 @@ def test_incomplete_handshake_times_out(tmp_path: Path, certificate: tuple[str, 
         assert connection.recv(100) == b""
 
 
-def test_unusable_certificate_is_named(tmp_path: Path, certificate: tuple[str, str]) -> None:
+def test_unusable_certificate_is_reported(tmp_path: Path, certificate: tuple[str, str]) -> None:
     cert, _ = certificate
     other = tmp_path / "none.pem"
     options = WebhookOptions.model_validate(

@@ -59,7 +59,7 @@ def types(lake: Lake) -> dict[str, str]:
     return {column.name: str(column.field_type) for column in schema.fields}
 
 
-def test_column_that_they_dropped_comes_back_with_the_first_row_that_has_it(lake: Lake) -> None:
+def test_column_dropped_by_another_tool_returns_with_the_first_row_that_has_it(lake: Lake) -> None:
     Meddling(lake, ["ALTER TABLE lake.db.events DROP COLUMN note"]).run(
         {"id": 1, "note": "a"}, {"id": 2}, {"id": 3, "note": "c"}
     )
@@ -67,7 +67,7 @@ def test_column_that_they_dropped_comes_back_with_the_first_row_that_has_it(lake
     assert [row["note"] for row in by_id(lake)] == [None, None, "c"]
 
 
-def test_strict_table_refuses_the_column_that_they_dropped(lake: Lake) -> None:
+def test_strict_table_refuses_a_column_dropped_by_another_tool(lake: Lake) -> None:
     meddling = Meddling(lake, ["ALTER TABLE lake.db.events DROP COLUMN note"])
     with pytest.raises(SchemaMismatchError) as caught:
         meddling.run({"id": 1, "note": "a"}, {"id": 2, "note": "b"}, schema_evolution="strict")
@@ -80,7 +80,7 @@ def test_strict_table_refuses_the_column_that_they_dropped(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("evolution", ["add_columns", "full"])
-def test_column_that_they_renamed_stops_the_pipeline(lake: Lake, evolution: str) -> None:
+def test_column_renamed_by_another_tool_stops_the_pipeline(lake: Lake, evolution: str) -> None:
     meddling = Meddling(lake, ["ALTER TABLE lake.db.events RENAME COLUMN note TO remark"])
     with pytest.raises(SchemaMismatchError) as caught:
         meddling.run(
@@ -96,7 +96,7 @@ def test_column_that_they_renamed_stops_the_pipeline(lake: Lake, evolution: str)
     assert [row["remark"] for row in by_id(lake)] == ["a", None]
 
 
-def test_column_that_they_added_is_filled_in_its_own_type(lake: Lake) -> None:
+def test_column_added_by_another_tool_is_filled_in_its_own_type(lake: Lake) -> None:
     Meddling(lake, ["ALTER TABLE lake.db.events ADD COLUMN price decimal(9,2)"]).run(
         {"id": 1}, {"id": 2, "price": 1.5}, {"id": 3}
     )
@@ -105,7 +105,7 @@ def test_column_that_they_added_is_filled_in_its_own_type(lake: Lake) -> None:
     assert [str(row["price"]) for row in by_id(lake)] == ["None", "1.50", "None"]
 
 
-def test_column_that_they_widened_takes_wide_values(lake: Lake) -> None:
+def test_column_widened_by_another_tool_accepts_wide_values(lake: Lake) -> None:
     lake.sql("CREATE NAMESPACE lake.db")
     lake.sql("CREATE TABLE lake.db.events (id bigint, n int) USING iceberg")
     Meddling(lake, ["ALTER TABLE lake.db.events ALTER COLUMN n TYPE bigint"]).run(
@@ -115,7 +115,7 @@ def test_column_that_they_widened_takes_wide_values(lake: Lake) -> None:
     assert [row["n"] for row in by_id(lake)] == [1, 1 << 40]
 
 
-def test_table_that_they_dropped_stops_the_pipeline(lake: Lake) -> None:
+def test_dropped_table_stops_the_pipeline(lake: Lake) -> None:
     meddling = Meddling(lake, ["DROP TABLE lake.db.events"])
     with pytest.raises(CheckpointLostError) as caught:
         meddling.run({"id": 1}, {"id": 2})
@@ -127,7 +127,7 @@ def test_table_that_they_dropped_stops_the_pipeline(lake: Lake) -> None:
     )
 
 
-def test_table_that_they_made_anew_stops_the_pipeline(lake: Lake) -> None:
+def test_recreated_table_stops_the_pipeline(lake: Lake) -> None:
     again = ["DROP TABLE lake.db.events", "CREATE TABLE lake.db.events (id bigint) USING iceberg"]
     meddling = Meddling(lake, again)
     with pytest.raises(CheckpointLostError) as caught:

@@ -78,7 +78,7 @@ def crash(*, keyed: bool, after: bool) -> Callable[..., MarkSnapshot]:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("mode", MODES)
-def test_any_history_ends_in_the_rows_of_a_list(
+def test_any_history_ends_with_the_expected_rows(
     lake: Lake, mode: str, version: int, seed: int
 ) -> None:
     dice = random.Random(f"{seed} {mode} {version}")  # noqa: S311 - not for secrets

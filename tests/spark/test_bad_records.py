@@ -49,7 +49,7 @@ def test_bad_record_among_many_stops_the_pipeline_and_nothing_is_written(lake: L
     assert list(lake.folder.rglob("*.parquet")) == [], "files of the other split are removed"
 
 
-def test_first_of_several_bad_records_is_named(lake: Lake) -> None:
+def test_first_of_several_bad_records_is_reported(lake: Lake) -> None:
     with pytest.raises(BadRecordError) as caught:
         lake.run(lake.plan(source(202, 98, 99, 101)))
 
@@ -66,7 +66,7 @@ def test_bad_record_is_dropped_and_counted_and_the_rest_is_written(lake: Lake) -
     assert (runner.progress.rows, runner.progress.bad) == (MANY - 1, 1)
 
 
-def test_dead_letters_keep_the_record_and_where_it_came_from(lake: Lake) -> None:
+def test_dead_letters_keep_the_record_and_its_origin(lake: Lake) -> None:
     records = source(5, 1, 3)
     started = datetime.now(tz=timezone.utc)
     lake.run(lake.plan(records, on_error="dead_letter"))
@@ -107,7 +107,7 @@ def test_crash_between_the_two_commits_keeps_each_record_once(lake: Lake) -> Non
     assert sorted(row["position"] for row in lake.rows("dead")) == ["scripted[4]", "scripted[7]"]
 
 
-def test_batch_of_bad_records_only_writes_letters_and_goes_on(lake: Lake) -> None:
+def test_batch_of_only_bad_records_writes_dead_letters_and_continues(lake: Lake) -> None:
     records = source(3)
     lake.run(lake.plan(records, on_error="dead_letter"))
     records.append_values([b"x", b"y"])

@@ -48,9 +48,7 @@ def ids(lake: Lake, branch: str = "main") -> list[int | None]:
     return sorted((row["id"] for row in rows), key=lambda n: -1 if n is None else n)
 
 
-def test_rows_go_to_the_branch_of_a_table_that_was_not_there(
-    lake: Lake, source: ScriptedSource
-) -> None:
+def test_rows_go_to_the_branch_of_a_new_table(lake: Lake, source: ScriptedSource) -> None:
     lake.run(plan(lake, source, branch="dev"))
     source.append_rows(numbered(6, 8))
     lake.run(plan(lake, source, branch="dev"))
@@ -60,7 +58,7 @@ def test_rows_go_to_the_branch_of_a_table_that_was_not_there(
     assert lake.rows() == []
 
 
-def test_branch_begins_where_the_main_one_stands_and_leaves_it_there(
+def test_branch_starts_at_main_and_leaves_main_unchanged(
     lake: Lake, source: ScriptedSource
 ) -> None:
     lake.run(plan(lake, source, branch="main"))
@@ -74,7 +72,7 @@ def test_branch_begins_where_the_main_one_stands_and_leaves_it_there(
 @pytest.mark.parametrize(
     ("point", "mode"), [("after-commit", "append"), ("before-commit", "overwrite_table")]
 )
-def test_branch_holds_each_row_once_over_a_crash(
+def test_branch_holds_each_row_once_after_a_crash(
     lake: Lake, source: ScriptedSource, point: str, mode: str
 ) -> None:
     lake.run(plan(lake, source, branch="dev", commit_mode=mode))
@@ -121,7 +119,7 @@ def test_failed_check_stops_before_readers_see_a_row(lake: Lake, source: Scripte
     assert ids(lake) == list(range(6))
 
 
-def test_rows_mended_on_the_branch_are_published_and_the_pipeline_goes_on(
+def test_rows_fixed_on_the_branch_are_published_and_the_pipeline_continues(
     lake: Lake, source: ScriptedSource
 ) -> None:
     source.append_rows([{"id": None, "name": "x"}, *numbered(6, 9)])
@@ -133,7 +131,9 @@ def test_rows_mended_on_the_branch_are_published_and_the_pipeline_goes_on(
     assert ids(lake) == list(range(9))
 
 
-def test_rows_published_by_hand_let_the_pipeline_go_on(lake: Lake, source: ScriptedSource) -> None:
+def test_manually_published_rows_let_the_pipeline_continue(
+    lake: Lake, source: ScriptedSource
+) -> None:
     none_wanted = {"name": "none", "sql": "SELECT 1 FROM rows WHERE id < 3"}
     audit = {"branch": "audit", "publish": {"checks": [none_wanted]}}
     with pytest.raises(PublishError, match="check 'none' finds 3 rows"):
@@ -171,7 +171,7 @@ def test_check_sees_the_branch_and_what_is_published(lake: Lake, source: Scripte
     assert ids(lake) == [0, 1, 2]
 
 
-def test_check_that_can_not_be_run_publishes_nothing(lake: Lake, source: ScriptedSource) -> None:
+def test_check_that_cannot_run_publishes_nothing(lake: Lake, source: ScriptedSource) -> None:
     wrong = {"name": "wrong", "sql": "SELECT nothing FROM rows"}
     with pytest.raises(PublishError) as caught:
         lake.run(plan(lake, source, branch="audit", publish={"checks": [wrong]}))
@@ -186,7 +186,9 @@ def test_check_that_can_not_be_run_publishes_nothing(lake: Lake, source: Scripte
     assert ids(lake) == []
 
 
-def test_main_branch_moved_by_another_writer_is_told(lake: Lake, source: ScriptedSource) -> None:
+def test_main_branch_moved_by_another_writer_is_reported(
+    lake: Lake, source: ScriptedSource
+) -> None:
     lake.run(plan(lake, source))
     lake.sql("INSERT INTO lake.db.events VALUES (100, 'other')")
     moved = lake.catalog.client().load_table(("db", "events")).refs()["main"].snapshot_id
@@ -205,9 +207,7 @@ def test_main_branch_moved_by_another_writer_is_told(lake: Lake, source: Scripte
     assert ids(lake) == [*range(6), 100]
 
 
-def test_other_branch_in_the_file_than_the_one_that_holds_the_rows_is_told(
-    lake: Lake, source: ScriptedSource
-) -> None:
+def test_changed_branch_in_the_file_is_reported(lake: Lake, source: ScriptedSource) -> None:
     lake.run(plan(lake, source, branch="dev"))
     source.append_rows(numbered(6, 8))
     with pytest.raises(CheckpointLostError) as caught:
@@ -227,7 +227,7 @@ def test_other_branch_in_the_file_than_the_one_that_holds_the_rows_is_told(
     assert ids(lake) == list(range(8))
 
 
-def test_branch_dropped_with_its_rows_is_told(lake: Lake, source: ScriptedSource) -> None:
+def test_branch_dropped_with_its_rows_is_reported(lake: Lake, source: ScriptedSource) -> None:
     lake.run(plan(lake, source, branch="dev"))
     lake.sql("ALTER TABLE lake.db.events DROP BRANCH dev")
     source.append_rows(numbered(6, 8))
@@ -248,7 +248,7 @@ def test_branch_dropped_with_its_rows_is_told(lake: Lake, source: ScriptedSource
     assert ids(lake, "dev") == list(range(8))
 
 
-def test_branch_dropped_after_its_rows_were_published_begins_anew(
+def test_branch_dropped_after_its_rows_were_published_is_created_again(
     lake: Lake, source: ScriptedSource
 ) -> None:
     lake.run(plan(lake, source))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         ("zstd", 19, "ZSTD", "zstd"),
     ],
 )
-def test_codec_is_used_and_read_by_everyone(
+def test_codec_is_used_and_readable_by_every_engine(
     lake: Lake, codec: str, level: int | None, in_file: str, in_table: str
 ) -> None:
     rows = pa.table({"id": range(5_000), "text": [f"text {n % 100}" * 10 for n in range(5_000)]})

@@ -76,7 +76,7 @@ def data_files(lake: Lake) -> set[Path]:
     return set((lake.folder / "lake").rglob("*.parquet"))
 
 
-def test_commit_that_meets_other_writers_is_retried_and_counted(
+def test_conflicting_commit_is_retried_and_counted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = lake.sink()
@@ -91,7 +91,7 @@ def test_commit_that_meets_other_writers_is_retried_and_counted(
     assert lake.catalog.client().load_table(("db", "events")).properties["moved"] == "2"
 
 
-def test_commit_that_never_gets_through_fails_after_three_waits_and_leaves_nothing(
+def test_commit_that_always_conflicts_fails_after_three_retries_and_leaves_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = lake.sink()
@@ -120,7 +120,7 @@ def test_commit_that_never_gets_through_fails_after_three_waits_and_leaves_nothi
     assert ids(lake) == [1, 1, 2, 2, 3, 3]
 
 
-def test_commit_whose_answer_was_lost_counts_once(
+def test_commit_whose_response_was_lost_counts_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = commits.apply_change
@@ -151,7 +151,7 @@ def test_commit_whose_answer_was_lost_counts_once(
         (raise_as_pyspark_does, 'For input string: "no answer"'),
     ],
 )
-def test_commit_that_broke_off_before_the_table_took_it_is_written_later(
+def test_commit_interrupted_before_it_was_applied_is_written_later(
     lake: Lake,
     monkeypatch: pytest.MonkeyPatch,
     fault: Callable[[Lake], NoReturn],
@@ -180,7 +180,7 @@ def test_commit_that_broke_off_before_the_table_took_it_is_written_later(
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_commit_that_nobody_can_ask_about_keeps_its_files_and_is_looked_up_later(
+def test_commit_of_unknown_outcome_keeps_its_files_and_is_looked_up_later(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, landed: bool
 ) -> None:
     original = commits.apply_change

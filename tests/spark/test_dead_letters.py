@@ -53,7 +53,7 @@ def wipe_checkpoint(lake: Lake) -> None:
 CAST = ("cast", {"price": "decimal(9,2)"})
 
 
-def test_row_that_a_cast_cannot_take_is_dropped_and_counted(lake: Lake) -> None:
+def test_row_with_a_failed_cast_is_dropped_and_counted(lake: Lake) -> None:
     plan = replace(
         lake.plan(prices("1.25", "cheap", None, "3"), on_error="drop"), transforms=steps(CAST)
     )
@@ -64,7 +64,7 @@ def test_row_that_a_cast_cannot_take_is_dropped_and_counted(lake: Lake) -> None:
     assert failed(lake) == [(1, 0)]
 
 
-def test_row_that_a_cast_cannot_take_is_kept_whatever_the_later_steps_do(lake: Lake) -> None:
+def test_row_with_a_failed_cast_is_kept_whatever_later_steps_do(lake: Lake) -> None:
     plan = replace(
         lake.plan(prices("1.25", "cheap", "12345678.9", "-1"), on_error="dead_letter"),
         transforms=steps(
@@ -95,7 +95,7 @@ def test_row_that_a_cast_cannot_take_is_kept_whatever_the_later_steps_do(lake: L
     assert failed(lake) == [(2, 2)]
 
 
-def test_value_inside_a_nested_one_is_not_lost_in_silence(lake: Lake) -> None:
+def test_nested_value_is_not_silently_lost(lake: Lake) -> None:
     source = ScriptedSource(schema=NESTED)
     good: dict[str, Any] = {"prices": ["1", None], "by_name": {"a": "1"}, "who": {"age": "1"}}
     bad: list[dict[str, Any]] = [
@@ -123,7 +123,7 @@ def test_value_inside_a_nested_one_is_not_lost_in_silence(lake: Lake) -> None:
     ]
 
 
-def test_cast_that_cannot_take_a_row_still_ends_the_batch_by_default(lake: Lake) -> None:
+def test_failed_cast_fails_the_batch_by_default(lake: Lake) -> None:
     plan = replace(lake.plan(prices("cheap")), transforms=steps(CAST))
     with pytest.raises(BadRecordError) as caught:
         lake.run(plan)
@@ -145,7 +145,7 @@ class Newest(Transform[NoOptions]):
         return rows.groupBy("price").agg({"id": "max"}).withColumnRenamed("max(id)", "id")
 
 
-def test_bad_row_is_taken_out_before_a_transform_that_would_lose_it(lake: Lake) -> None:
+def test_bad_row_is_removed_before_a_transform_that_would_lose_it(lake: Lake) -> None:
     plan = replace(
         lake.plan(prices("1", "cheap", "1", "dear"), on_error="dead_letter"),
         transforms=(*steps(CAST), Newest(NoOptions()), *steps(("cast", {"id": "int"}))),
@@ -161,7 +161,7 @@ def undecodable(good: int, bad: int) -> list[bytes]:
     return [*(b'{"id": %d}' % n for n in range(good)), *[b"x"] * bad]
 
 
-def test_resumed_pipeline_does_not_double_the_letters_of_a_batch_of_bad_records(
+def test_resumed_pipeline_does_not_duplicate_the_dead_letters_of_a_bad_batch(
     lake: Lake,
 ) -> None:
     source = ScriptedSource(decoder=JsonDecoder())
@@ -180,7 +180,7 @@ def test_resumed_pipeline_does_not_double_the_letters_of_a_batch_of_bad_records(
     assert len({row["position"] for row in lake.rows("dead")}) == 5
 
 
-def test_letters_of_a_first_batch_of_bad_records_are_not_doubled(lake: Lake) -> None:
+def test_dead_letters_of_a_bad_first_batch_are_not_duplicated(lake: Lake) -> None:
     source = ScriptedSource(decoder=JsonDecoder())
     source.append_values(undecodable(1, 0))
     plan = replace(
@@ -200,7 +200,7 @@ def test_letters_of_a_first_batch_of_bad_records_are_not_doubled(lake: Lake) -> 
     ]
 
 
-def test_checkpoint_lost_after_a_crash_between_the_commits_loses_and_doubles_nothing(
+def test_checkpoint_lost_after_a_crash_between_the_commits_loses_and_duplicates_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = ScriptedSource(decoder=JsonDecoder())
@@ -244,7 +244,7 @@ def test_rules_that_change_between_the_commits_of_a_batch_lose_no_row(
     assert len(lake.rows("dead")) == 1
 
 
-def test_letters_of_a_dropped_table_do_not_stand_for_those_of_its_successor(lake: Lake) -> None:
+def test_dead_letters_of_a_dropped_table_do_not_count_for_its_successor(lake: Lake) -> None:
     source = ScriptedSource(decoder=JsonDecoder())
     source.append_values([b'{"id": 0}', b"x", b'{"id": 1}', b"y"])
     plan = lake.plan(source, on_error="dead_letter", batching=Batching(1, 0.1, 2))
@@ -258,7 +258,7 @@ def test_letters_of_a_dropped_table_do_not_stand_for_those_of_its_successor(lake
     assert failed(lake) == [(1, 1), (1, 1)], "in batches of their usual size, every letter kept"
 
 
-def test_pipeline_that_starts_over_writes_every_letter_again(lake: Lake) -> None:
+def test_pipeline_that_starts_over_writes_every_dead_letter_again(lake: Lake) -> None:
     source = ScriptedSource(decoder=JsonDecoder())
     source.append_values([b'{"id": 0}', b"x"])
     plan = lake.plan(source, on_error="dead_letter", batching=Batching(1, 0.1, 1))

@@ -51,7 +51,7 @@ def test_first_run_drops_nothing(lake: Lake) -> None:
     assert names(lake) == ["id", "region"]
 
 
-def test_column_that_somebody_adds_during_a_run_is_not_dropped(lake: Lake) -> None:
+def test_column_added_by_another_tool_during_a_run_is_not_dropped(lake: Lake) -> None:
     sink = lake.sink(schema_evolution="full")
     sink.open(lake.spark, "events")
     for epoch in range(2):
@@ -64,7 +64,7 @@ def test_column_that_somebody_adds_during_a_run_is_not_dropped(lake: Lake) -> No
     assert names(lake) == ["id", "region"]
 
 
-def test_column_that_somebody_renamed_while_the_pipeline_was_stopped_is_not_dropped(
+def test_column_renamed_by_another_tool_between_runs_is_not_dropped(
     lake: Lake,
 ) -> None:
     declare(lake, BOTH)

@@ -97,7 +97,7 @@ def positions(lake: Lake) -> list[str]:
     return sorted(row["position"] for row in lake.rows("dead"))
 
 
-def test_letters_that_are_good_now_join_the_table_and_leave_the_rest(
+def test_dead_letters_that_now_pass_are_written_and_the_rest_stay(
     lake: Lake, office: Office
 ) -> None:
     source = prices(b'"1"', b'"2.5"', b'"x"', b'"4"', b'"5.5"')
@@ -126,9 +126,7 @@ def test_letters_that_are_good_now_join_the_table_and_leave_the_rest(
     assert sorted(read_marks(properties)) == ["events", "events/dlq"]
 
 
-def test_pipeline_goes_on_after_a_replay_as_if_there_had_been_none(
-    lake: Lake, office: Office
-) -> None:
+def test_replay_does_not_affect_the_next_run(lake: Lake, office: Office) -> None:
     source = prices(b'"1"', b'"2.5"')
     plan = cast(lake.plan(source, on_error="dead_letter"))
     lake.run(plan)
@@ -140,7 +138,7 @@ def test_pipeline_goes_on_after_a_replay_as_if_there_had_been_none(
     assert positions(lake) == ["scripted[3]"]
 
 
-def test_letters_of_a_replay_that_was_rolled_back_are_replayed_again(
+def test_dead_letters_of_a_rolled_back_replay_are_replayed_again(
     lake: Lake, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = prices(b'"1"', b'"2.5"')
@@ -167,7 +165,7 @@ def test_letters_of_a_replay_that_was_rolled_back_are_replayed_again(
     assert (ids(lake), positions(lake)) == ([0, 1], [])
 
 
-def test_undecodable_letters_are_decoded_with_what_the_source_told_beside_them(
+def test_undecodable_dead_letters_are_decoded_with_their_metadata_columns(
     lake: Lake, office: Office
 ) -> None:
     source = prices(b"1", b"2", into=with_offsets())
@@ -192,7 +190,7 @@ def test_undecodable_letters_are_decoded_with_what_the_source_told_beside_them(
     assert positions(lake) == ["scripted[3]"]
 
 
-def test_row_of_a_source_of_rows_comes_back_from_its_json(lake: Lake, office: Office) -> None:
+def test_row_of_a_row_source_is_restored_from_its_json(lake: Lake, office: Office) -> None:
     schema = pa.schema([("id", pa.int64()), ("blob", pa.binary()), ("amount", pa.decimal128(9, 2))])
     source = ScriptedSource(schema=schema)
     source.append_rows([{"id": 1, "blob": b"\xff", "amount": None}, {"id": -1, "blob": b"\x00"}])
@@ -210,9 +208,7 @@ def test_row_of_a_source_of_rows_comes_back_from_its_json(lake: Lake, office: Of
     assert lake.rows("dead") == []
 
 
-def test_expectation_that_says_fail_keeps_the_letter_in_a_replay(
-    lake: Lake, office: Office
-) -> None:
+def test_fail_expectation_keeps_the_dead_letter_in_a_replay(lake: Lake, office: Office) -> None:
     source = prices(b'"1"', b'"x"', b'"-5"', b'"y"')
     lake.run(cast(lake.plan(source, on_error="dead_letter")))
     rules = [expectation("known", "price IS NOT NULL", "fail")]
@@ -227,7 +223,7 @@ def test_expectation_that_says_fail_keeps_the_letter_in_a_replay(
     assert positions(lake) == ["scripted[3]"]
 
 
-def test_letters_are_chosen_by_reason_and_time(lake: Lake, office: Office) -> None:
+def test_dead_letters_are_selected_by_reason_and_time(lake: Lake, office: Office) -> None:
     source = prices(b'"x"', b'"y"')
     plan = cast(lake.plan(source, on_error="dead_letter"))
     lake.run(plan)
@@ -242,7 +238,7 @@ def test_letters_are_chosen_by_reason_and_time(lake: Lake, office: Office) -> No
 
 
 @pytest.mark.parametrize("point", ["save_replay", "remove", "forget_replay"])
-def test_crash_in_a_replay_neither_loses_nor_doubles(
+def test_crash_in_a_replay_neither_loses_nor_duplicates(
     lake: Lake, office: Office, point: str
 ) -> None:
     class Crashing(PipelineDeadLetters):
@@ -269,7 +265,7 @@ def test_crash_in_a_replay_neither_loses_nor_doubles(
     assert list(lake.folder.rglob("replays/*.arrow")) == []
 
 
-def test_second_replay_at_the_same_time_is_refused(lake: Lake, office: Office) -> None:
+def test_concurrent_replay_is_refused(lake: Lake, office: Office) -> None:
     source = prices(b'"x"')
     plan = cast(lake.plan(source, on_error="dead_letter"))
     source.append_values([b'{"id":5,"price":"5"}'])
@@ -284,7 +280,7 @@ def test_second_replay_at_the_same_time_is_refused(lake: Lake, office: Office) -
     assert ids(lake) == [0, 5]
 
 
-def test_pipeline_may_run_while_its_letters_are_replayed(lake: Lake, office: Office) -> None:
+def test_pipeline_may_run_during_a_replay(lake: Lake, office: Office) -> None:
     source = prices(b'"1"', b'"x"')
     plan = cast(lake.plan(source, on_error="dead_letter"))
     lake.run(plan)
@@ -303,7 +299,7 @@ def test_pipeline_may_run_while_its_letters_are_replayed(lake: Lake, office: Off
     assert positions(lake) == ["scripted[3]"]
 
 
-def test_letters_that_no_record_stands_for_are_left_alone(lake: Lake, office: Office) -> None:
+def test_dead_letters_without_a_record_are_left_alone(lake: Lake, office: Office) -> None:
     source = prices(b"1", b"2")
     plan = replace(
         lake.plan(

@@ -103,7 +103,7 @@ def test_crash_between_write_and_commit_writes_the_batch_once(
     assert ids(lake) == list(range(10))
 
 
-def test_marks_without_a_checkpoint_stop_the_pipeline_and_offer_two_ways(
+def test_marks_without_a_checkpoint_stop_the_pipeline_and_offer_two_remedies(
     lake: Lake, source: ScriptedSource
 ) -> None:
     lake.run(lake.plan(source))
@@ -122,7 +122,7 @@ def test_marks_without_a_checkpoint_stop_the_pipeline_and_offer_two_ways(
     assert caught.value.exit_code == 5
 
 
-def test_resuming_from_the_mark_goes_on_after_the_last_row(
+def test_resuming_from_the_mark_continues_after_the_last_row(
     lake: Lake, source: ScriptedSource
 ) -> None:
     lake.run(lake.plan(source))
@@ -135,7 +135,7 @@ def test_resuming_from_the_mark_goes_on_after_the_last_row(
     assert ids(lake) == list(range(20))
 
 
-def test_starting_over_reads_everything_again_and_then_goes_on(
+def test_starting_over_reads_everything_again_and_then_continues(
     lake: Lake, source: ScriptedSource
 ) -> None:
     lake.run(lake.plan(source))
@@ -147,7 +147,7 @@ def test_starting_over_reads_everything_again_and_then_goes_on(
     assert ids(lake) == sorted([*range(10), *range(10), 10, 11])
 
 
-def test_renamed_pipeline_is_noticed_by_its_source(lake: Lake, source: ScriptedSource) -> None:
+def test_renamed_pipeline_is_detected_by_its_source(lake: Lake, source: ScriptedSource) -> None:
     lake.run(lake.plan(source))
     with pytest.raises(CheckpointLostError) as caught:
         lake.run(lake.plan(source, name="renamed"))
@@ -178,7 +178,7 @@ def test_checkpoint_from_an_older_backup_is_refused(lake: Lake, source: Scripted
     assert ids(lake) == list(range(15))
 
 
-def test_table_dropped_between_runs_is_noticed(lake: Lake, source: ScriptedSource) -> None:
+def test_table_dropped_between_runs_is_detected(lake: Lake, source: ScriptedSource) -> None:
     lake.run(lake.plan(source))
     lake.catalog.client().drop_table(("db", "events"))
     source.append_rows(numbered(10, 15))
@@ -192,7 +192,7 @@ def test_table_dropped_between_runs_is_noticed(lake: Lake, source: ScriptedSourc
 
 
 @pytest.mark.parametrize("name", ["metadata", "offsets/0"])
-def test_corrupt_checkpoint_file_is_named(lake: Lake, source: ScriptedSource, name: str) -> None:
+def test_corrupt_checkpoint_file_is_reported(lake: Lake, source: ScriptedSource, name: str) -> None:
     lake.run(lake.plan(source))
     path = lake.state / "checkpoints" / "events" / name
     path.write_text("not what Spark wrote")
@@ -202,7 +202,7 @@ def test_corrupt_checkpoint_file_is_named(lake: Lake, source: ScriptedSource, na
     assert caught.value.what.startswith(f"the checkpoint file {path} can't be read: ")
 
 
-def test_corrupt_file_of_our_own_is_named(lake: Lake, source: ScriptedSource) -> None:
+def test_corrupt_state_file_is_reported(lake: Lake, source: ScriptedSource) -> None:
     lake.run(lake.plan(source))
     path = lake.state / "pipelines" / "events" / "start.json"
     path.write_text("{")
@@ -212,7 +212,7 @@ def test_corrupt_file_of_our_own_is_named(lake: Lake, source: ScriptedSource) ->
     assert caught.value.what.startswith(f"the file {path} can't be read: ")
 
 
-def test_instance_that_was_overtaken_commits_nothing_and_says_so(
+def test_superseded_instance_commits_nothing_and_reports_it(
     lake: Lake, source: ScriptedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other instance commits while this one stands between its write and its commit."""
@@ -255,7 +255,7 @@ def test_second_instance_on_the_same_state_is_refused_at_once(
     assert first.state.status() is None, "the status file is the first one's"
 
 
-def test_overtaken_before_the_table_was_there_does_not_take_up_the_others_mark(
+def test_instance_superseded_before_the_table_existed_does_not_adopt_the_other_mark(
     lake: Lake, source: ScriptedSource
 ) -> None:
     """The fence stays shut although this instance meets the table only after the other's commit."""
@@ -268,7 +268,7 @@ def test_overtaken_before_the_table_was_there_does_not_take_up_the_others_mark(
     assert ids(lake) == list(range(10))
 
 
-def test_table_dropped_after_a_skipped_replay_is_still_noticed(
+def test_table_dropped_after_a_skipped_replay_is_detected(
     lake: Lake, source: ScriptedSource
 ) -> None:
     lake.run(lake.plan(source))

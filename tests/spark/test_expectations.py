@@ -55,7 +55,7 @@ def failed(lake: Lake) -> list[tuple[int, int]]:
     return [(e.count, e.dead_letters) for e in lake.events if isinstance(e, RecordsFailed)]
 
 
-def test_rows_that_do_not_meet_an_expectation_are_dropped_and_counted_by_its_name(
+def test_rows_that_fail_an_expectation_are_dropped_and_counted_by_its_name(
     lake: Lake,
 ) -> None:
     rules = [
@@ -77,7 +77,7 @@ def test_rows_that_do_not_meet_an_expectation_are_dropped_and_counted_by_its_nam
     }
 
 
-def test_what_cannot_be_told_is_no_failure(lake: Lake) -> None:
+def test_null_condition_is_not_a_failure(lake: Lake) -> None:
     rules = [
         expectation("positive", "amount > 0", "fail"),
         expectation("nothing", "CAST(NULL AS BOOLEAN)", "fail"),
@@ -87,7 +87,7 @@ def test_what_cannot_be_told_is_no_failure(lake: Lake) -> None:
     assert sorted(row["id"] for row in lake.rows()) == [0, 1]
 
 
-def test_column_that_was_not_sent_is_not_looked_at(lake: Lake) -> None:
+def test_condition_on_an_absent_column_is_skipped(lake: Lake) -> None:
     """The table's value stays, and was looked at when it came."""
     unsent = pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string()))
     source = ScriptedSource(schema=pa.schema([*SCHEMA, ("note", pa.string()), unsent]))
@@ -118,7 +118,7 @@ def test_column_that_was_not_sent_is_not_looked_at(lake: Lake) -> None:
     assert unmet(lake) == [("noted", 2), ("positive", 1)]
 
 
-def test_expectation_that_fails_ends_the_batch_and_nothing_is_written(lake: Lake) -> None:
+def test_failed_expectation_fails_the_batch_and_nothing_is_written(lake: Lake) -> None:
     rules = [
         expectation("known", "id IS NOT NULL", "drop"),
         expectation("positive", "amount > 0", "fail"),
@@ -137,7 +137,7 @@ def test_expectation_that_fails_ends_the_batch_and_nothing_is_written(lake: Lake
     assert list(lake.folder.rglob("*.parquet")) == [], "files of the batch are removed"
 
 
-def test_rows_are_looked_at_as_the_table_gets_them_and_letters_keep_the_record(lake: Lake) -> None:
+def test_rows_are_checked_as_written_and_dead_letters_keep_the_record(lake: Lake) -> None:
     source = ScriptedSource(decoder=JsonDecoder())
     values = [b'{"id":%d,"amount":%d}' % (n, n - 2) for n in range(6)]
     source.append_values([*values, b"not JSON"])
@@ -163,7 +163,7 @@ def test_rows_are_looked_at_as_the_table_gets_them_and_letters_keep_the_record(l
     assert failed(lake) == [(2, 2)]
 
 
-def test_letters_of_expectations_go_their_way_whatever_on_error_says(lake: Lake) -> None:
+def test_dead_letters_of_expectations_do_not_depend_on_on_error(lake: Lake) -> None:
     rules = [
         expectation("positive", "amount > 0", "dead_letter"),
         expectation("small", "amount < 100", "drop"),
@@ -179,7 +179,7 @@ def test_letters_of_expectations_go_their_way_whatever_on_error_says(lake: Lake)
     assert unmet(lake) == [("positive", 1), ("small", 1)]
 
 
-def test_row_made_of_several_records_is_kept_as_the_table_would_get_it(lake: Lake) -> None:
+def test_row_of_several_records_is_kept_as_it_would_be_written(lake: Lake) -> None:
     rules = [expectation("few", "n < 3", "dead_letter")]
     plan = replace(
         with_dead_letters(lake, lake.plan(amounts(1, 1, 1, 2), expect=rules)),
@@ -191,7 +191,7 @@ def test_row_made_of_several_records_is_kept_as_the_table_would_get_it(lake: Lak
     assert [(row["raw"], row["position"]) for row in lake.rows("dead")] == [(b'{"n": 4}', None)]
 
 
-def test_one_of_several_rows_of_a_record_stands_for_itself(lake: Lake) -> None:
+def test_rows_exploded_from_one_record_become_separate_dead_letters(lake: Lake) -> None:
     rules = [expectation("few", "n < 3", "dead_letter")]
     plan = replace(
         with_dead_letters(lake, lake.plan(amounts(1), expect=rules)),
@@ -229,7 +229,7 @@ def test_one_of_several_rows_of_a_record_stands_for_itself(lake: Lake) -> None:
         ),
     ],
 )
-def test_expectation_that_does_not_fit_the_rows_is_told(
+def test_expectation_that_does_not_match_the_columns_is_reported(
     lake: Lake, expr: str, message: str
 ) -> None:
     rules = [expectation("fine", "id >= 0", "drop"), expectation("odd", expr, "drop")]
@@ -249,7 +249,7 @@ def test_expectation_that_spark_cannot_compute_needs_a_person(lake: Lake) -> Non
     assert lake.rows() == []
 
 
-def test_replayed_batch_counts_and_keeps_each_letter_once(lake: Lake) -> None:
+def test_replayed_batch_counts_and_keeps_each_dead_letter_once(lake: Lake) -> None:
     source = amounts(1, -1, 2, -2)
     rules = [expectation("positive", "amount > 0", "dead_letter")]
     plan = with_dead_letters(lake, lake.plan(source, expect=rules))

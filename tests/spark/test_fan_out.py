@@ -27,7 +27,7 @@ def columns(lake: Lake, table: str) -> list[str]:
     return list(lake.catalog.client().load_table(("db", table)).schema().column_names)
 
 
-def test_one_batch_fills_a_hundred_tables_that_are_made_on_the_way(lake: Lake) -> None:
+def test_one_batch_creates_and_fills_a_hundred_tables(lake: Lake) -> None:
     source = scripted(*(row(n, f"kind_{n % 100}") for n in range(1_000)))
 
     lake.run(planned(lake, source))
@@ -37,7 +37,7 @@ def test_one_batch_fills_a_hundred_tables_that_are_made_on_the_way(lake: Lake) -
     assert written(lake) == {f"db.kind_{n}": 10 for n in range(100)}
 
 
-def test_table_that_rows_name_later_joins_and_the_others_go_on(lake: Lake) -> None:
+def test_table_named_later_is_added_and_the_others_continue(lake: Lake) -> None:
     source = scripted(row(1, "orders"), row(2, "refunds"))
     lake.run(planned(lake, source))
     source.append_rows([row(3, "orders"), row(4, "returns")])
@@ -48,7 +48,7 @@ def test_table_that_rows_name_later_joins_and_the_others_go_on(lake: Lake) -> No
     assert ids(lake, "returns") == [4]
 
 
-def test_name_with_a_namespace_leads_there(lake: Lake) -> None:
+def test_name_with_a_namespace_selects_that_namespace(lake: Lake) -> None:
     source = scripted(row(1, "sales.orders"), row(2, "orders"), row(3, "db.orders"))
     lake.run(planned(lake, source, allowed_tables=("sales.*",)))
 
@@ -78,7 +78,7 @@ def test_expression_names_the_table(lake: Lake) -> None:
     assert columns(lake, "t_orders") == ["id", "kind"]
 
 
-def test_expression_that_does_not_fit_the_rows_is_named(lake: Lake) -> None:
+def test_expression_that_does_not_match_the_columns_is_reported(lake: Lake) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         lake.run(planned(lake, scripted(row(1, "a")), route_by="lower(colour)"))
 
@@ -89,7 +89,7 @@ def test_expression_that_does_not_fit_the_rows_is_named(lake: Lake) -> None:
     assert caught.value.todo == "Their columns, after the transforms: id, kind, note."
 
 
-def test_column_that_rows_lack_is_named(lake: Lake) -> None:
+def test_missing_column_is_reported(lake: Lake) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         lake.run(planned(lake, scripted(row(1, "a")), route_by="colour"))
 
@@ -121,9 +121,7 @@ def test_crash_between_two_tables_writes_each_once(
     assert skipped(lake) == ["db.kind_0", "db.kind_2", "db.kind_4"]
 
 
-def test_nothing_that_was_put_aside_stays_behind(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_staged_rows_are_deleted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     source = scripted(row(1, "orders"))
 
     def cut(*_: Any) -> None:
@@ -190,7 +188,7 @@ def test_upsert_finds_the_keys_of_each_table(lake: Lake) -> None:
     assert sorted(ids(lake, "b")) == [1, 3]
 
 
-def test_rows_of_a_file_are_in_the_order_that_was_asked_for(lake: Lake) -> None:
+def test_rows_of_a_file_are_in_the_configured_order(lake: Lake) -> None:
     source = scripted(row(3, "a"), row(1, "a", "x"), row(2, "a"), row(9, "b"), row(1, "b"))
 
     lake.run(planned(lake, source, sort_order=("note nulls last", "id desc")))

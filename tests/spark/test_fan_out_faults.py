@@ -51,7 +51,7 @@ def forget_last_commit(lake: Lake) -> None:
         path.unlink()
 
 
-def test_table_that_rows_do_not_fit_is_named_and_the_others_hold_theirs(lake: Lake) -> None:
+def test_table_with_incompatible_rows_is_reported_and_the_others_are_written(lake: Lake) -> None:
     lake.sql(f"CREATE NAMESPACE {lake.name}.db")
     lake.sql(f"CREATE TABLE {lake.name}.db.b (id STRING, kind STRING) USING iceberg")
     source = scripted(row(1, "a"), row(2, "b"), row(3, "c"))
@@ -68,7 +68,7 @@ def test_table_that_rows_do_not_fit_is_named_and_the_others_hold_theirs(lake: La
     assert [ids(lake, name) for name in "abc"] == [[1], [2], [3]]
 
 
-def test_tables_that_keep_failing_are_all_named(
+def test_all_tables_that_keep_failing_are_reported(
     lake: Lake, failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = scripted(row(1, "a"), row(2, "b"), row(3, "c"))
@@ -118,7 +118,7 @@ def test_rows_of_a_table_that_keeps_failing_become_dead_letters(
     assert (ids(lake, "a"), ids(lake, "b"), len(lake.rows("dead"))) == ([1, 6], [5], 3)
 
 
-def test_fault_that_passes_is_no_reason_for_dead_letters(
+def test_transient_fault_causes_no_dead_letters(
     lake: Lake, failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = scripted(row(1, "a"), row(2, "b"))
@@ -134,7 +134,7 @@ def test_fault_that_passes_is_no_reason_for_dead_letters(
     assert (ids(lake, "a"), ids(lake, "b"), lake.rows("dead")) == ([1], [2], [])
 
 
-def test_unknown_table_is_refused_where_none_may_be_made(lake: Lake) -> None:
+def test_unknown_table_is_refused_if_none_may_be_created(lake: Lake) -> None:
     source = scripted(row(1, "a"))
     lake.run(planned(lake, source))
     source.append_rows([row(2, "a"), row(3, "new")])
@@ -176,7 +176,7 @@ def test_resuming_without_a_checkpoint_fills_the_tables_that_lack_the_last_batch
     assert [ids(lake, name) for name in "abc"] == [[1, 3, 6], [2, 4, 8], [5, 7]]
 
 
-def test_starting_over_writes_to_every_table_next_to_what_it_holds(lake: Lake) -> None:
+def test_starting_over_appends_to_every_table(lake: Lake) -> None:
     source = scripted(row(1, "a"), row(2, "b"))
     lake.run(planned(lake, source))
     lake.run(planned(lake, source), recovery="start-over")
@@ -184,7 +184,7 @@ def test_starting_over_writes_to_every_table_next_to_what_it_holds(lake: Lake) -
     assert (ids(lake, "a"), ids(lake, "b")) == ([1, 1], [2, 2])
 
 
-def test_table_elsewhere_that_nobody_reckoned_with_is_not_written_again(lake: Lake) -> None:
+def test_table_not_found_at_the_start_is_not_written_again(lake: Lake) -> None:
     source, allowed = scripted(row(1, "other.a")), ("other.*",)
     lake.run(planned(lake, source, allowed_tables=allowed))
     shutil.rmtree(lake.state)
@@ -200,7 +200,7 @@ def test_table_elsewhere_that_nobody_reckoned_with_is_not_written_again(lake: La
     )
 
 
-def test_renamed_pipeline_is_to_get_its_name_back(lake: Lake) -> None:
+def test_renamed_pipeline_must_get_its_name_back(lake: Lake) -> None:
     source = scripted(row(1, "a"))
     lake.run(planned(lake, source))
     with pytest.raises(CheckpointLostError) as caught:
@@ -216,7 +216,7 @@ def test_renamed_pipeline_is_to_get_its_name_back(lake: Lake) -> None:
     )
 
 
-def test_instance_that_was_overtaken_in_one_table_stops(
+def test_instance_superseded_in_one_table_stops(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = scripted(row(1, "a"))

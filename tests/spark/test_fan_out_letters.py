@@ -48,7 +48,7 @@ def let_fail(monkeypatch: pytest.MonkeyPatch, error: Exception, *tables: str) ->
     monkeypatch.setattr(IcebergTableSink, "commit", commit)
 
 
-def test_letters_go_to_their_tables_once_whatever_dies_in_between(
+def test_dead_letters_are_replayed_to_their_tables_once_despite_crashes(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = scripted(row(1, "a"), row(2, "b"), row(3, None), row(4, "other.c"))
@@ -73,7 +73,7 @@ def test_letters_go_to_their_tables_once_whatever_dies_in_between(
     ]
 
 
-def test_letters_do_not_stand_for_rows_of_tables_that_were_dropped(lake: Lake) -> None:
+def test_dead_letters_do_not_count_as_rows_of_dropped_tables(lake: Lake) -> None:
     source = scripted(row(1, "a"), row(2, None))
     lake.run(planned(lake, source, on_error="dead_letter"))
     lake.sql("DROP TABLE lake.db.a")

@@ -49,7 +49,7 @@ def held(lake: Lake) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "overwrite_table"])
-def test_load_replaces_each_table_once_and_then_adds(lake: Lake, mode: str) -> None:
+def test_load_replaces_each_table_once_and_then_appends(lake: Lake, mode: str) -> None:
     layout = BY_NOTE if mode == "overwrite" else {}
     source = scripted(*numbered(0, 12, "x"))
     load(lake, source, commit_mode=mode, **layout)
@@ -60,7 +60,7 @@ def test_load_replaces_each_table_once_and_then_adds(lake: Lake, mode: str) -> N
     assert held(lake) == shares(12, 30)
 
 
-def test_load_leaves_tables_that_its_rows_do_not_name(lake: Lake) -> None:
+def test_load_leaves_tables_without_rows_unchanged(lake: Lake) -> None:
     source = scripted(*numbered(0, 6))
     load(lake, source, commit_mode="overwrite_table")
     source.append_rows([row(100, "b"), row(101, "new")])
@@ -74,9 +74,7 @@ def test_load_leaves_tables_that_its_rows_do_not_name(lake: Lake) -> None:
     ("point", "mode"),
     [*((point, "overwrite") for point in CUTS), (AFTER_TABLE, "overwrite_table")],
 )
-def test_load_that_broke_off_is_gone_on_with_in_every_table(
-    lake: Lake, point: str, mode: str
-) -> None:
+def test_interrupted_load_is_resumed_in_every_table(lake: Lake, point: str, mode: str) -> None:
     source = scripted(*numbered(0, 6))
     load(lake, source, commit_mode=mode)
     source.append_rows(numbered(6, 18))
@@ -90,7 +88,7 @@ def test_load_that_broke_off_is_gone_on_with_in_every_table(
     assert held(lake) == shares(18, 24), "the next load replaces again"
 
 
-def test_replay_replaces_only_the_tables_that_lack_the_batch(lake: Lake) -> None:
+def test_replay_replaces_only_the_tables_without_the_batch(lake: Lake) -> None:
     source = scripted(*numbered(0, 3))
     lake.run(planned(lake, source, commit_mode="overwrite_table"))
     source.append_rows(numbered(3, 6))
@@ -161,9 +159,7 @@ def test_first_batch_publishes_also_the_tables_that_it_does_not_name(lake: Lake)
 
 
 @pytest.mark.parametrize("point", ["before-commit", AFTER_TABLE, "after-commit", "after-batch"])
-def test_every_table_is_published_whatever_moment_the_run_breaks_off(
-    lake: Lake, point: str
-) -> None:
+def test_every_table_is_published_wherever_the_run_is_interrupted(lake: Lake, point: str) -> None:
     source = scripted(*numbered(0, 12))
     with power_cut_at(point, times=2):
         load(lake, source, **AUDIT)

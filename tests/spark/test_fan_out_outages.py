@@ -44,7 +44,7 @@ def failing(original: Callable[..., Any], table: str, fault: Exception) -> Calla
 
 
 @pytest.mark.parametrize("method", ["exists", "create_table"])
-def test_outage_at_one_table_is_waited_for_and_leaves_no_dead_letter(
+def test_outage_of_one_table_is_retried_and_leaves_no_dead_letter(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     source = scripted(row(1, "a"), row(2, "b"))
@@ -63,7 +63,7 @@ def test_outage_at_one_table_is_waited_for_and_leaves_no_dead_letter(
     assert (ids(lake, "a"), ids(lake, "b"), lake.rows("dead")) == ([1], [2], [])
 
 
-def test_refused_credentials_are_not_taken_for_an_outage(
+def test_refused_credentials_are_not_mistaken_for_an_outage(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = scripted(row(1, "a"), row(2, "b"))
@@ -75,9 +75,7 @@ def test_refused_credentials_are_not_taken_for_an_outage(
     assert caught.value.what == "the catalog's database refuses the user"
 
 
-def test_catalog_that_answers_no_question_at_all_says_why(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unresponsive_catalog_is_explained(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     source = scripted(row(1, "b"))
     broken = failing(JavaCatalog.create_table, "b", java_fault(lake, TOO_LONG))
     monkeypatch.setattr(JavaCatalog, "create_table", broken)
@@ -91,7 +89,7 @@ def test_catalog_that_answers_no_question_at_all_says_why(
     )
 
 
-def test_table_that_the_catalog_refuses_is_still_its_own_fault(
+def test_table_refused_by_the_catalog_is_a_fault_of_that_table(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = scripted(row(1, "a"), row(2, "b"))
@@ -108,7 +106,7 @@ def test_table_that_the_catalog_refuses_is_still_its_own_fault(
 @pytest.mark.parametrize(
     "name", ["NotAuthorizedException", "ForbiddenException", "RuntimeIOException"]
 )
-def test_commit_that_breaks_off_at_the_store_is_replayed(
+def test_commit_interrupted_at_the_store_is_replayed(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     source = scripted(row(1, "a"))

@@ -76,9 +76,7 @@ def test_lost_state_is_resumed_from_the_mark_if_the_files_are_there(
     assert ids(lake) == list(range(30))
 
 
-def test_lost_state_is_not_resumed_if_files_that_were_read_are_gone(
-    lake: Lake, inbox: Path
-) -> None:
+def test_lost_state_is_not_resumed_if_read_files_are_missing(lake: Lake, inbox: Path) -> None:
     put(inbox, "a.csv", range(10))
     lake.run(plan(lake, inbox))
     shutil.rmtree(lake.state)

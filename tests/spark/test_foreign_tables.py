@@ -44,7 +44,7 @@ def is_untouched(lake: Lake, namespace: str) -> bool:
     return table.schema().column_names == ["salary"] and table.current_snapshot() is None
 
 
-def test_row_reaches_no_other_namespace(payroll: Lake) -> None:
+def test_row_cannot_reach_another_namespace(payroll: Lake) -> None:
     with pytest.raises(BadRecordError) as caught:
         payroll.run(planned(payroll, scripted(row(1, "a"), row(2, "hr.payroll"))))
 
@@ -54,7 +54,7 @@ def test_row_reaches_no_other_namespace(payroll: Lake) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["fail", "drop"])
-def test_row_reaches_no_table_that_somebody_else_created(payroll: Lake, on_error: str) -> None:
+def test_row_cannot_reach_a_foreign_table(payroll: Lake, on_error: str) -> None:
     source = scripted(row(1, "a"), row(2, "payroll"))
     with pytest.raises(ForeignTableError) as caught:
         payroll.run(planned(payroll, source, on_error=on_error))
@@ -87,7 +87,7 @@ def test_rows_that_name_foreign_tables_become_dead_letters(payroll: Lake) -> Non
     }
 
 
-def test_name_that_is_not_allowed_is_the_fault_of_its_row(payroll: Lake) -> None:
+def test_disallowed_name_is_a_fault_of_its_row(payroll: Lake) -> None:
     source = scripted(row(1, "a"), row(2, "hr.payroll"))
     payroll.run(planned(payroll, source, on_error="drop"))
     assert ids(payroll, "a") == [1]
@@ -103,7 +103,7 @@ def forget_as_earlier_versions(lake: Lake) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "committed": False}))
 
 
-def test_tables_that_an_earlier_version_let_rows_name_must_be_listed(lake: Lake) -> None:
+def test_foreign_tables_written_by_an_earlier_version_must_be_listed(lake: Lake) -> None:
     source = scripted(row(1, "a"), row(2, "hr.x"), row(3, "hr.y"))
     lake.run(planned(lake, source, allowed_tables=("hr.*",)))
     forget_as_earlier_versions(lake)
@@ -121,7 +121,7 @@ def test_tables_that_an_earlier_version_let_rows_name_must_be_listed(lake: Lake)
     assert sorted(one["id"] for one in found) == [2, 4]
 
 
-def test_mirrored_table_that_an_earlier_version_loaded_empty_is_its_own(
+def test_empty_table_mirrored_by_an_earlier_version_is_not_foreign(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = "shop.orders"
@@ -141,7 +141,7 @@ def test_mirrored_table_that_an_earlier_version_loaded_empty_is_its_own(
     assert [one["id"] for one in rows(lake)] == [1]
 
 
-def test_listed_tables_are_reached(payroll: Lake) -> None:
+def test_listed_tables_are_written(payroll: Lake) -> None:
     source = scripted(row(1, "hr.payroll"), row(2, "payroll"), row(3, "audit.x"))
     allowed = ("hr.pay*", "db.payroll", "audit.*")
 
@@ -163,7 +163,7 @@ def test_tables_of_another_pipeline_are_foreign_and_its_own_are_not(lake: Lake) 
     assert ids(lake, "a") == [1, 1]
 
 
-def test_mirror_replaces_no_table_that_somebody_else_created(lake: Lake) -> None:
+def test_mirror_does_not_replace_a_foreign_table(lake: Lake) -> None:
     lake.sql(f"CREATE NAMESPACE {lake.name}.shop")
     lake.sql(f"CREATE TABLE {lake.name}.shop.orders AS SELECT 7L AS id, 'theirs' AS note")
     source = ScriptedChanges([snapshot(order(1, "ours"))], [of_orders(order(2, "ours"))])
@@ -191,7 +191,7 @@ def unreadable(lake: Lake, *tables: str) -> Iterator[None]:
         Path(f"{file}.away").rename(file)
 
 
-def test_mirror_starts_beside_a_foreign_table_that_cannot_be_read(payroll: Lake) -> None:
+def test_mirror_starts_despite_an_unreadable_foreign_table(payroll: Lake) -> None:
     with unreadable(payroll, "hr.payroll"):
         payroll.run(mirror(payroll, ScriptedChanges([snapshot(order(1))])))
 
@@ -221,7 +221,7 @@ def test_mirror_does_not_start_over_while_no_table_can_be_read(lake: Lake) -> No
         lake.run(mirror(lake, source))
 
 
-def test_own_table_that_could_not_be_read_at_the_start_gets_no_row_twice(lake: Lake) -> None:
+def test_own_table_unreadable_at_the_start_gets_no_duplicates(lake: Lake) -> None:
     def added(table: str, number: int) -> object:
         return change_block(f"shop.{table}", ORDERS, [order(number)], key=())
 

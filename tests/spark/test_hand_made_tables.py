@@ -32,7 +32,7 @@ def ids(lake: Lake) -> list[int]:
     return sorted(row["id"] for row in lake.rows())
 
 
-def test_batches_go_between_the_commits_of_other_writers(table: Lake) -> None:
+def test_batches_interleave_with_commits_of_other_writers(table: Lake) -> None:
     sink = table.sink()
     append(table, sink, ROWS)
     table.sql("INSERT INTO lake.db.events VALUES (101, 'theirs', NULL)")
@@ -53,7 +53,7 @@ def test_batches_go_between_the_commits_of_other_writers(table: Lake) -> None:
     assert len(loaded.snapshots()) == 6
 
 
-def test_column_that_the_stream_brings_is_added_to_their_table(table: Lake) -> None:
+def test_new_column_is_added_to_an_existing_table(table: Lake) -> None:
     rows = ROWS.append_column("new.field", pa.array([[{"x": 1}], None]))
     append(table, table.sink(), rows)
     deeper = ROWS.append_column("new.field", pa.array([[{"x": 2, "y": "deep"}], []]))
@@ -70,7 +70,7 @@ def test_column_that_the_stream_brings_is_added_to_their_table(table: Lake) -> N
     assert described["name"] == "full name"
 
 
-def test_strict_sink_leaves_their_columns_alone(table: Lake) -> None:
+def test_strict_sink_adds_no_column_to_an_existing_table(table: Lake) -> None:
     sink = table.sink(schema_evolution="strict")
     with pytest.raises(SchemaMismatchError) as caught:
         append(table, sink, ROWS.append_column("age", pa.array([1, 2])))
@@ -82,7 +82,7 @@ def test_strict_sink_leaves_their_columns_alone(table: Lake) -> None:
     assert ids(table) == [100]
 
 
-def test_rows_that_do_not_fit_their_columns_are_refused(table: Lake) -> None:
+def test_rows_incompatible_with_existing_columns_are_refused(table: Lake) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         append(table, table.sink(), pa.table({"name": [5], "born": ["2000-01-01"]}))
 
@@ -98,7 +98,7 @@ def test_rows_that_do_not_fit_their_columns_are_refused(table: Lake) -> None:
     assert ids(table) == [100]
 
 
-def test_missing_table_is_an_error_when_it_may_not_be_made(lake: Lake) -> None:
+def test_missing_table_is_an_error_if_it_may_not_be_created(lake: Lake) -> None:
     with pytest.raises(ConnectorError) as caught:
         append(lake, lake.sink("nothing", create=False), ROWS)
 
@@ -115,7 +115,7 @@ def test_missing_table_is_an_error_when_it_may_not_be_made(lake: Lake) -> None:
     assert list(lake.sink("nothing").check())[-1].run() == f"{lake.name}.db.nothing will be created"
 
 
-def test_property_that_they_removed_stops_the_pipeline(table: Lake) -> None:
+def test_removed_property_stops_the_pipeline(table: Lake) -> None:
     sink = table.sink()
     append(table, sink, ROWS)
     files = written(sink, ROWS)

@@ -33,11 +33,11 @@ def written(tmp_path: Path) -> Path:
     return path
 
 
-def test_nothing_is_found_before_something_is_kept() -> None:
+def test_empty_cache_has_no_archive() -> None:
     assert find_archive() is None
 
 
-def test_kept_archive_is_found(written: Path) -> None:
+def test_cached_archive_is_found(written: Path) -> None:
     kept = store_archive(written)
 
     assert kept is not None
@@ -46,7 +46,7 @@ def test_kept_archive_is_found(written: Path) -> None:
     assert not written.exists()
 
 
-def test_archive_that_was_cut_short_is_neither_kept_nor_used(written: Path) -> None:
+def test_truncated_archive_is_neither_cached_nor_used(written: Path) -> None:
     whole = written.read_bytes()
     written.write_bytes(whole[: len(whole) // 2])
     assert store_archive(written) is None
@@ -60,18 +60,18 @@ def test_archive_that_was_cut_short_is_neither_kept_nor_used(written: Path) -> N
     assert find_archive() is None
 
 
-def test_archive_whose_writing_was_broken_off_is_not_kept(written: Path) -> None:
+def test_partially_written_archive_is_not_cached(written: Path) -> None:
     with written.open("r+b") as file:
         file.write(bytes(4096))  # the head, which Java writes last
 
     assert store_archive(written) is None
 
 
-def test_archive_that_java_did_not_write_is_not_kept(tmp_path: Path) -> None:
+def test_archive_not_written_by_java_is_not_cached(tmp_path: Path) -> None:
     assert store_archive(tmp_path / "missing") is None
 
 
-def test_newer_archive_takes_the_place_of_the_one_before(written: Path) -> None:
+def test_newer_archive_replaces_the_previous_one(written: Path) -> None:
     older = store_archive(written)
     assert older is not None
     renamed = older.with_name(older.name.replace("-", "-1"))

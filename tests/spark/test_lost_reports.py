@@ -60,7 +60,7 @@ def restarts(lake: Lake) -> list[str]:
         (1, 0, {"sort_order": ("id desc",)}),
     ],
 )
-def test_batch_without_every_report_is_replayed_and_each_row_is_there_once(
+def test_batch_with_a_lost_report_is_replayed_without_duplicates(
     number: int, kept: int, options: dict[str, Any], lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = source_of(*range(10))
@@ -80,7 +80,7 @@ def test_batch_without_every_report_is_replayed_and_each_row_is_there_once(
     assert len(lake.sql("SELECT * FROM lake.db.events.snapshots")) == 2
 
 
-def test_lost_reports_that_outlive_the_restarts_leave_the_table_as_it_was(
+def test_reports_lost_in_every_restart_leave_the_table_unchanged(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "collect_rows", lambda _: [])
@@ -124,7 +124,7 @@ def test_error_of_a_writer_is_reported_although_reading_never_ended(
     assert list(lake.folder.rglob("staged-*")) == []
 
 
-def test_filter_that_no_row_can_pass_needs_no_reading(lake: Lake) -> None:
+def test_filter_that_no_row_can_pass_reads_nothing(lake: Lake) -> None:
     plan = replace(lake.plan(source_of(1, 2)), transforms=steps(("filter", "1 = 0")))
     lake.run(plan)
     assert lake.rows() == []

@@ -161,7 +161,7 @@ def test_table_that_lost_rows_between_two_runs_stops_the_pipeline(
 
 
 @pytest.mark.parametrize("kind", ["append", "fan-out"])
-def test_rows_that_were_rolled_back_are_brought_back_or_done_without(lake: Lake, kind: str) -> None:
+def test_rolled_back_rows_are_restored_or_accepted_as_lost(lake: Lake, kind: str) -> None:
     stream = Stream(lake, kind)
     stream.write(0, 1)
     stream.write(2)
@@ -187,7 +187,7 @@ def test_rows_that_were_rolled_back_are_brought_back_or_done_without(lake: Lake,
 
 
 @pytest.mark.parametrize("kind", ["append", "fan-out", "mirror"])
-def test_other_table_in_the_file_than_the_one_with_the_rows_is_named(lake: Lake, kind: str) -> None:
+def test_changed_table_in_the_file_is_reported(lake: Lake, kind: str) -> None:
     stream = Stream(lake, kind)
     stream.write(0, 1)
     stream.source.append_rows([row(2, "events")])
@@ -240,7 +240,7 @@ class Meddler:
         ("mirror", "drop", DROPPED_OF_MANY),
     ],
 )
-def test_table_that_loses_rows_under_a_running_pipeline_takes_no_more(
+def test_table_that_loses_rows_during_a_run_accepts_no_more(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, kind: str, how: str, problem: str
 ) -> None:
     stream = Stream(lake, kind)
@@ -257,7 +257,7 @@ def test_table_that_loses_rows_under_a_running_pipeline_takes_no_more(
     assert how == "drop" or 3 not in stream.ids()
 
 
-def test_branch_dropped_under_a_running_pipeline_is_named(
+def test_branch_dropped_during_a_run_is_reported(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = Stream(lake, "append")
@@ -276,7 +276,7 @@ def test_branch_dropped_under_a_running_pipeline_is_named(
     assert "dev" not in lake.catalog.client().load_table("db.events").refs()
 
 
-def test_what_other_tools_do_to_a_table_does_not_stop_the_pipeline(lake: Lake) -> None:
+def test_maintenance_by_other_tools_does_not_stop_the_pipeline(lake: Lake) -> None:
     stream = Stream(lake, "append")
     tools = [
         ["INSERT INTO lake.db.events VALUES (100, 'x', 'x')"],
@@ -298,7 +298,7 @@ def test_what_other_tools_do_to_a_table_does_not_stop_the_pipeline(lake: Lake) -
     assert stream.ids() == [1, 2, 3, 100]
 
 
-def test_other_writer_behind_a_catalog_that_shows_one_snapshot_is_no_replacement(
+def test_commit_of_another_writer_is_no_replacement_if_the_catalog_shows_one_snapshot(
     lake: Lake,
 ) -> None:
     """The REST server of Nessie shows the newest snapshot, without its parent."""
@@ -313,7 +313,7 @@ def test_other_writer_behind_a_catalog_that_shows_one_snapshot_is_no_replacement
     assert stream.ids() == [0, 1]
 
 
-def test_snapshot_that_is_recorded_is_the_one_that_was_committed(
+def test_recorded_snapshot_is_the_committed_one(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = lake.sink()
@@ -346,7 +346,7 @@ def test_snapshot_that_is_recorded_is_the_one_that_was_committed(
     assert sink.lost_rows() == lake.sink().lost_rows() == []
 
 
-def test_record_that_is_not_one_of_ours_is_named(lake: Lake) -> None:
+def test_invalid_snapshot_record_is_reported(lake: Lake) -> None:
     sink = lake.sink()
     append(lake, sink, pa.table({"id": [1]}))
     sink.target.handle.set_properties({"icestream.mark-snapshot.events": "[]"})

@@ -131,7 +131,7 @@ def few_retained(lake: Lake) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("way", "batches"), [("append through Spark SQL", BATCHES), ("upsert", UPSERTS)]
 )
-def test_many_batches_hold_no_more_than_few(way: str, batches: int, lake: Lake) -> None:
+def test_many_batches_use_no_more_memory_than_few(way: str, batches: int, lake: Lake) -> None:
     source = ScriptedSource(schema=SCHEMA)
     source.append_rows([{"id": n % 7, "name": f"row {n}"} for n in range(batches)])
     options: dict[str, Any] = {}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
 
-def test_snapshot_and_changes_make_the_table_that_the_source_has(lake: Lake) -> None:
+def test_snapshot_and_changes_reproduce_the_source_table(lake: Lake) -> None:
     source = ScriptedChanges(
         [snapshot(order(1, "a"), order(2, "b"), order(3, "c"))],
         [of_orders(order(2, "bb", op="u"), order(3, op="d"), order(4, "d"))],
@@ -51,7 +51,7 @@ def test_each_table_has_its_own_columns_and_key(lake: Lake) -> None:
     assert rows(lake, "shop.tags") == [{"name": "x", "id": 1.5}]
 
 
-def test_value_that_was_not_sent_stays(lake: Lake) -> None:
+def test_value_that_was_not_sent_is_kept(lake: Lake) -> None:
     source = ScriptedChanges(
         [snapshot(order(1, "large"))],
         [of_orders({"id": 1, "op": "u", "unsent": ["note"]})],
@@ -85,7 +85,7 @@ def test_table_that_is_empty_in_the_source_becomes_empty(lake: Lake) -> None:
     assert rows(lake) == []
 
 
-def test_truncate_takes_every_row_that_came_before_it(lake: Lake) -> None:
+def test_truncate_deletes_every_earlier_row(lake: Lake) -> None:
     source = ScriptedChanges(
         [snapshot(order(1), order(2))],
         [of_orders(order(3), order(4)), of_orders({"op": "t"}, order(5, "after"))],
@@ -119,7 +119,7 @@ def test_renamed_column_keeps_its_values(lake: Lake) -> None:
     ]
 
 
-def test_columns_come_and_go_and_grow(lake: Lake) -> None:
+def test_columns_are_added_dropped_and_widened(lake: Lake) -> None:
     first = {"id": pa.int32(), "note": pa.string()}
     later = {"id": pa.int64(), "amount": pa.float64()}
     source = ScriptedChanges(
@@ -136,7 +136,7 @@ def test_columns_come_and_go_and_grow(lake: Lake) -> None:
     assert rows(lake) == [{"id": 1, "amount": None}, {"id": 1 << 40, "amount": 0.5}]
 
 
-def test_new_columns_alone_are_followed_where_the_file_says_so(lake: Lake) -> None:
+def test_only_new_columns_are_followed_if_configured(lake: Lake) -> None:
     later = {"id": pa.int64(), "amount": pa.float64()}
     source = ScriptedChanges(
         [of_orders(order(1, "a"))],
@@ -151,7 +151,7 @@ def test_new_columns_alone_are_followed_where_the_file_says_so(lake: Lake) -> No
     ]
 
 
-def test_columns_of_shapes_that_are_not_whole_add_up(lake: Lake) -> None:
+def test_columns_of_incomplete_schemas_are_merged(lake: Lake) -> None:
     source = ScriptedChanges(
         [of_orders(order(1, "a"), is_whole=False)],
         [
@@ -196,7 +196,7 @@ def test_table_without_a_key_is_refused_under_upsert(lake: Lake) -> None:
     )
 
 
-def test_file_may_name_the_table(lake: Lake) -> None:
+def test_table_can_be_named_in_the_file(lake: Lake) -> None:
     lake.run(mirror(lake, ScriptedChanges([of_orders(order(1))]), namespace=("db",), table="t"))
 
     assert rows(lake, "db.t") == [order(1)]
@@ -218,7 +218,7 @@ def test_two_tables_of_one_name_are_refused(lake: Lake) -> None:
     )
 
 
-def test_source_is_told_what_is_committed(lake: Lake) -> None:
+def test_commit_is_acknowledged_to_the_source(lake: Lake) -> None:
     source = ScriptedChanges([of_orders(order(1), order(2))], [of_orders(order(3))])
 
     lake.run(mirror(lake, source))
@@ -226,7 +226,7 @@ def test_source_is_told_what_is_committed(lake: Lake) -> None:
     assert source.committed_offsets == [({"batch": 0}, 0), ({"batch": 1}, 2), ({"batch": 2}, 1)]
 
 
-def test_older_shape_that_comes_later_takes_no_column_away(lake: Lake) -> None:
+def test_older_schema_that_arrives_later_drops_no_column(lake: Lake) -> None:
     newer = {"id": pa.int64(), "note": pa.string(), "amount": pa.float64()}
     seen = change_block(
         "shop.orders", newer, [{"id": 1, "note": "a", "amount": 0.5}], is_snapshot=True, version=9
@@ -241,7 +241,7 @@ def test_older_shape_that_comes_later_takes_no_column_away(lake: Lake) -> None:
     ]
 
 
-def test_values_that_became_null_are_told(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_values_that_became_null_are_reported(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     block = with_nulled_counts(of_orders(order(1), order(2)), {"note": 2})
 
     lake.run(mirror(lake, ScriptedChanges([block])))
@@ -252,7 +252,7 @@ def test_values_that_became_null_are_told(lake: Lake, caplog: pytest.LogCaptureF
     ) in caplog.messages
 
 
-def test_known_tables_are_ready_for_the_next_batch(lake: Lake) -> None:
+def test_known_tables_are_not_prepared_again(lake: Lake) -> None:
     source = ScriptedChanges([of_orders(order(1))], [of_orders(order(2))])
     plan = mirror(lake, source)
     prepared = []
@@ -268,7 +268,7 @@ def test_known_tables_are_ready_for_the_next_batch(lake: Lake) -> None:
     assert prepared == [0, 1, 0]  # only the first batch is read twice
 
 
-def test_column_that_takes_the_name_of_a_dropped_one_is_a_new_one(lake: Lake) -> None:
+def test_column_with_the_name_of_a_dropped_one_is_a_new_column(lake: Lake) -> None:
     numbers = {"id": pa.int64(), "note": pa.int32()}
     source = ScriptedChanges(
         [change_block("shop.orders", ORDERS, [order(1, "a")], ids=(1, 2), version=1)],
@@ -280,7 +280,7 @@ def test_column_that_takes_the_name_of_a_dropped_one_is_a_new_one(lake: Lake) ->
     assert rows(lake) == [{"id": 1, "note": None}, {"id": 2, "note": 7}]
 
 
-def test_columns_that_change_names_with_each_other_keep_their_values(lake: Lake) -> None:
+def test_columns_that_swap_names_keep_their_values(lake: Lake) -> None:
     two = {"id": pa.int64(), "a": pa.string(), "b": pa.string()}
     source = ScriptedChanges(
         [
@@ -304,7 +304,7 @@ def test_columns_that_change_names_with_each_other_keep_their_values(lake: Lake)
     assert rows(lake) == [{"id": 1, "a": "B", "b": "A"}, {"id": 2, "a": "B", "b": "A"}]
 
 
-def test_key_that_is_renamed_is_still_the_key(lake: Lake) -> None:
+def test_renamed_key_is_still_the_key(lake: Lake) -> None:
     renamed = {"order_id": pa.int64(), "note": pa.string()}
     source = ScriptedChanges(
         [
@@ -330,7 +330,7 @@ def test_key_that_is_renamed_is_still_the_key(lake: Lake) -> None:
     assert rows(lake) == [{"order_id": 1, "note": "c"}]
 
 
-def test_key_fields_that_are_not_the_key_of_the_table_are_refused(lake: Lake) -> None:
+def test_key_fields_other_than_the_source_key_are_refused(lake: Lake) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         lake.run(mirror(lake, ScriptedChanges([of_orders(order(1))]), key_fields=("note",)))
 
@@ -340,7 +340,7 @@ def test_key_fields_that_are_not_the_key_of_the_table_are_refused(lake: Lake) ->
     )
 
 
-def test_table_that_is_made_anew_has_its_columns_by_their_names(lake: Lake) -> None:
+def test_recreated_table_matches_columns_by_name(lake: Lake) -> None:
     before = {"id": pa.int64(), "a": pa.string(), "b": pa.int32()}
     after = {"id": pa.int64(), "b": pa.int32(), "a": pa.string()}
     row = {"id": 1, "a": "A", "b": 2}
@@ -366,7 +366,7 @@ def tombstones(table: str, *ids: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])
-def test_tombstone_is_no_row_and_makes_no_table(lake: Lake, mode: str) -> None:
+def test_tombstone_writes_no_row_and_creates_no_table(lake: Lake, mode: str) -> None:
     options = {} if mode == "upsert" else {"commit_mode": "append"}
     source = ScriptedChanges(
         [of_orders(order(1, "a"), order(2, "b"), order(2, op="d"), is_whole=False)],
@@ -403,7 +403,7 @@ def test_tombstones_of_a_renamed_topic_do_not_claim_the_table_of_its_changes(
     assert lake.catalog.client().list_tables("lake") == [("lake", "orders")]
 
 
-def test_tombstones_whose_topic_has_the_name_of_a_foreign_table_are_left_out(lake: Lake) -> None:
+def test_tombstones_whose_topic_has_the_name_of_a_foreign_table_are_skipped(lake: Lake) -> None:
     lake.sql(f"CREATE NAMESPACE {lake.name}.hr")
     lake.sql(f"CREATE TABLE {lake.name}.hr.payroll (id bigint) USING iceberg")
     lake.run(mirror(lake, ScriptedChanges([snapshot(order(1))], [tombstones("hr.payroll", 1)])))

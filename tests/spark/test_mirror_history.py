@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
 
-def test_every_change_becomes_a_row_where_the_file_says_append(lake: Lake) -> None:
+def test_every_change_becomes_a_row_in_append_mode(lake: Lake) -> None:
     source = ScriptedChanges(
         [snapshot(order(1, "a"))],
         [of_orders(order(1, "b", op="u"), order(1, op="d"))],
@@ -28,7 +28,7 @@ def test_every_change_becomes_a_row_where_the_file_says_append(lake: Lake) -> No
     ]
 
 
-def test_soft_deletes_tell_the_rows_of_a_snapshot_too(lake: Lake) -> None:
+def test_soft_deletes_mark_snapshot_rows_too(lake: Lake) -> None:
     source = ScriptedChanges([snapshot(order(1), order(2))], [of_orders(order(2, op="d"))])
 
     lake.run(mirror(lake, source, delete_mode="soft"))
@@ -46,7 +46,7 @@ def read_twice(lake: Lake, **options: str) -> None:
     lake.run(mirror(lake, source, **options), recovery="start-over")
 
 
-def test_changes_stay_when_the_table_is_read_anew(lake: Lake) -> None:
+def test_changes_are_kept_when_the_table_is_reloaded(lake: Lake) -> None:
     read_twice(lake, commit_mode="append")
 
     assert rows(lake) == [
@@ -59,7 +59,7 @@ def test_changes_stay_when_the_table_is_read_anew(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("mode", ["soft", "ignore"])
-def test_deleted_rows_stay_when_the_table_is_read_anew(lake: Lake, mode: str) -> None:
+def test_soft_deleted_rows_are_kept_when_the_table_is_reloaded(lake: Lake, mode: str) -> None:
     read_twice(lake, delete_mode=mode)
 
     assert [(row["id"], row["note"]) for row in rows(lake)] == [(1, "b"), (2, "a"), (3, "b")]

@@ -50,7 +50,7 @@ def table(lake: Lake, name: str = "events") -> dict[int, Record]:
     return {row.pop("id"): row for row in lake.rows(name)}
 
 
-def test_field_that_is_absent_is_kept_and_one_that_is_null_is_set_to_null(lake: Lake) -> None:
+def test_absent_field_is_kept_and_null_field_is_set_to_null(lake: Lake) -> None:
     source = records({"id": 1, "name": "a", "qty": 1}, {"id": 2, "name": "b", "qty": 2})
     lake.run(plan(lake, source))
     source.append_values(encoded({"id": 1, "name": "A"}, {"id": 2, "qty": None}, {"id": 3}))
@@ -63,7 +63,7 @@ def test_field_that_is_absent_is_kept_and_one_that_is_null_is_set_to_null(lake: 
     }
 
 
-def test_without_keep_a_field_that_is_absent_is_set_to_null(lake: Lake) -> None:
+def test_absent_field_is_set_to_null_without_keep(lake: Lake) -> None:
     source = records({"id": 1, "name": "a", "qty": 1})
     lake.run(plan(lake, source, missing_fields="null"))
     source.append_values(encoded({"id": 1, "name": "A"}))
@@ -72,7 +72,7 @@ def test_without_keep_a_field_that_is_absent_is_set_to_null(lake: Lake) -> None:
     assert table(lake) == {1: {"name": "A", "qty": None}}
 
 
-def test_any_history_of_partial_changes_is_that_of_a_dictionary(lake: Lake) -> None:
+def test_any_history_of_partial_changes_matches_a_dictionary(lake: Lake) -> None:
     seed = secrets.randbits(32)
     print(f"seed {seed}")  # noqa: T201 - shown if the test fails
     draw = random.Random(seed)  # noqa: S311 - not for secrets
@@ -95,7 +95,7 @@ def test_any_history_of_partial_changes_is_that_of_a_dictionary(lake: Lake) -> N
         assert table(lake) == expected
 
 
-def test_older_changes_give_no_value_that_the_table_or_a_delete_has_outdated(lake: Lake) -> None:
+def test_older_changes_supply_no_value_outdated_by_the_table_or_a_delete(lake: Lake) -> None:
     source = records(
         {"id": 1, "at": 5, "name": "new", "qty": 1}, {"id": 2, "at": 5, "name": "x", "qty": 1}
     )
@@ -149,7 +149,7 @@ def test_absent_fields_are_kept_in_each_table_of_a_fan_out(lake: Lake) -> None:
     assert table(lake, "b") == {1: {"kind": "b", "qty": None}}
 
 
-def test_columns_that_a_block_of_changes_lacks_are_kept(lake: Lake) -> None:
+def test_columns_missing_from_a_block_of_changes_are_kept(lake: Lake) -> None:
     whole = {"id": pa.int64(), "name": pa.string(), "qty": pa.int64()}
     partial = {"id": pa.int64(), "qty": pa.int64()}
     source = ScriptedChanges(

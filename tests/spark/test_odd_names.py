@@ -65,7 +65,7 @@ def test_column_that_differs_from_another_only_in_case_is_refused(lake: Lake) ->
     assert lake.sql("SELECT id, name FROM lake.db.events") == [(1, "a")]
 
 
-def test_stream_in_other_capitals_goes_on_once_its_column_is_renamed(lake: Lake) -> None:
+def test_stream_in_another_case_continues_once_its_column_is_renamed(lake: Lake) -> None:
     lake.sql("CREATE NAMESPACE lake.db")
     lake.sql("CREATE TABLE lake.db.events (id bigint, name string) USING iceberg")
     source = ScriptedSource(schema=pa.schema([("id", pa.int64()), ("NAME", pa.string())]))
@@ -81,7 +81,7 @@ def test_stream_in_other_capitals_goes_on_once_its_column_is_renamed(lake: Lake)
     assert lake.rows() == [{"id": 1, "name": "a"}]
 
 
-def test_table_with_names_that_differ_only_in_case_is_not_made(lake: Lake) -> None:
+def test_table_with_names_that_differ_only_in_case_is_not_created(lake: Lake) -> None:
     source = ScriptedSource(schema=pa.schema([("id", pa.int64()), ("ID", pa.int64())]))
     source.append_rows([{"id": 1, "ID": 2}])
     with pytest.raises(SchemaMismatchError) as caught:

@@ -70,7 +70,7 @@ def plan(lake: Lake, source: ScriptedSource, mode: str = "overwrite_table") -> P
 
 
 @pytest.mark.parametrize("mode", ["overwrite_table", "overwrite"])
-def test_load_in_several_batches_replaces_once_and_then_adds(
+def test_load_in_several_batches_replaces_once_and_then_appends(
     lake: Lake, source: ScriptedSource, mode: str
 ) -> None:
     lake.run(plan(lake, source, mode))
@@ -81,7 +81,7 @@ def test_load_in_several_batches_replaces_once_and_then_adds(
     assert ids(lake) == list(range(10, 20))
 
 
-def test_load_leaves_partitions_that_it_does_not_touch(lake: Lake, source: ScriptedSource) -> None:
+def test_load_leaves_other_partitions_unchanged(lake: Lake, source: ScriptedSource) -> None:
     lake.run(plan(lake, source, "overwrite"))
     source.append_rows([{"id": n, "kind": "b"} for n in range(100, 110)])
     lake.run(plan(lake, source, "overwrite"))
@@ -93,7 +93,7 @@ def test_load_leaves_partitions_that_it_does_not_touch(lake: Lake, source: Scrip
     ("point", "mode"),
     [*((point, "overwrite") for point in POINTS), ("after-commit", "overwrite_table")],
 )
-def test_load_that_broke_off_is_gone_on_with(
+def test_interrupted_load_is_resumed(
     lake: Lake, source: ScriptedSource, point: str, mode: str
 ) -> None:
     lake.run(plan(lake, source, mode))
@@ -119,7 +119,7 @@ def test_replayed_first_batch_replaces_once(lake: Lake, source: ScriptedSource, 
     assert ids(lake) == [10, 11]
 
 
-def test_run_without_rows_wipes_nothing(lake: Lake, source: ScriptedSource) -> None:
+def test_run_without_rows_deletes_nothing(lake: Lake, source: ScriptedSource) -> None:
     lake.run(plan(lake, source))
     before = lake.sql("SELECT count(*) FROM lake.db.events.snapshots")
     lake.run(plan(lake, source))
@@ -136,7 +136,7 @@ def test_run_without_rows_wipes_nothing(lake: Lake, source: ScriptedSource) -> N
         {**BY_KIND, "commit_mode": "overwrite_partitions", "overwrite_partitions": ("kind=a",)},
     ],
 )
-def test_batch_without_rows_wipes_nothing(lake: Lake, options: dict[str, Any]) -> None:
+def test_batch_without_rows_deletes_nothing(lake: Lake, options: dict[str, Any]) -> None:
     sink = opened(lake, **options)
     batch(sink, 0, rows((1, "a")))
     sink.commit([], mark(1))
@@ -163,7 +163,7 @@ def test_stream_replaces_the_whole_table_when_it_has_no_partitions(lake: Lake) -
     assert ids(lake) == [3]
 
 
-def test_rows_fed_by_hand_replace_those_before(lake: Lake) -> None:
+def test_unmarked_commit_replaces_earlier_rows(lake: Lake) -> None:
     sink = opened(lake, commit_mode="overwrite_table")
     for n in (1, 2):
         sink.commit_unmarked(written(sink, rows((n, "a"))))
@@ -189,7 +189,9 @@ def test_compaction_in_the_middle_of_a_load_changes_nothing(lake: Lake) -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("mode", ["overwrite", "overwrite_table", "overwrite_partitions"])
-def test_deletes_on_replaced_rows_are_gone_with_them(lake: Lake, version: int, mode: str) -> None:
+def test_deletes_of_replaced_rows_are_removed_with_them(
+    lake: Lake, version: int, mode: str
+) -> None:
     first = opened(
         lake,
         format_version=version,
@@ -206,7 +208,7 @@ def test_deletes_on_replaced_rows_are_gone_with_them(lake: Lake, version: int, m
     assert lake.sql("SELECT * FROM lake.db.events.delete_files") == []
 
 
-def test_named_partitions_are_replaced_also_where_nothing_comes_instead(lake: Lake) -> None:
+def test_named_partitions_without_new_rows_are_emptied(lake: Lake) -> None:
     batch(opened(lake, **BY_KIND), 0, rows((1, "a"), (2, "b"), (3, "c"), (4, None)))
     sink = opened(
         lake,
@@ -273,7 +275,7 @@ def test_row_outside_the_named_partitions_is_refused_and_leaves_nothing(lake: La
     assert data_files(lake) == before
 
 
-def test_name_of_no_partition_is_refused_before_a_row_is_written(lake: Lake) -> None:
+def test_unknown_partition_name_is_refused_before_a_row_is_written(lake: Lake) -> None:
     sink = opened(
         lake, commit_mode="overwrite_partitions", overwrite_partitions=("day=1",), **BY_KIND
     )
@@ -289,7 +291,7 @@ def test_name_of_no_partition_is_refused_before_a_row_is_written(lake: Lake) -> 
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
-def test_files_of_an_older_spec_are_not_guessed_at(lake: Lake, mode: str) -> None:
+def test_files_of_an_older_spec_are_refused(lake: Lake, mode: str) -> None:
     first = opened(lake)
     batch(first, 0, rows((1, "a")))
     first.target.handle.java.updateSpec().addField("kind").commit()
@@ -309,7 +311,7 @@ def test_files_of_an_older_spec_are_not_guessed_at(lake: Lake, mode: str) -> Non
     assert ids(lake) == [2]
 
 
-def test_resuming_without_memory_adds_to_the_load_that_the_table_speaks_of(
+def test_resuming_without_state_continues_the_load_recorded_in_the_table(
     lake: Lake, source: ScriptedSource
 ) -> None:
     with power_cut_at("after-batch", times=2):
@@ -320,7 +322,7 @@ def test_resuming_without_memory_adds_to_the_load_that_the_table_speaks_of(
     assert ids(lake) == list(range(10))
 
 
-def test_starting_over_replaces_the_part_of_a_load(lake: Lake, source: ScriptedSource) -> None:
+def test_starting_over_replaces_a_partial_load(lake: Lake, source: ScriptedSource) -> None:
     with power_cut_at("after-batch", times=2):
         lake.run(plan(lake, source))
     lake.run(plan(lake, source), recovery="start-over")
@@ -328,7 +330,7 @@ def test_starting_over_replaces_the_part_of_a_load(lake: Lake, source: ScriptedS
     assert ids(lake) == list(range(10))
 
 
-def test_instance_that_another_one_overtook_replaces_nothing(lake: Lake) -> None:
+def test_superseded_instance_replaces_nothing(lake: Lake) -> None:
     late = opened(lake, commit_mode="overwrite_table")
     batch(late, 0, rows((1, "a")))
     files = written(late, rows((2, "a")))
@@ -339,7 +341,7 @@ def test_instance_that_another_one_overtook_replaces_nothing(lake: Lake) -> None
     assert ids(lake) == [3]
 
 
-def test_load_whose_partitions_can_not_be_told_stops(lake: Lake) -> None:
+def test_load_with_unknown_partitions_stops(lake: Lake) -> None:
     sink = opened(lake, commit_mode="overwrite", **BY_KIND)
     batch(sink, 0, rows((1, "a")), "load")
     sink.target.handle.set_properties({"icestream.load.events": "x"})

@@ -50,7 +50,7 @@ def test_pain_06_change_events_of_a_topic_become_rows_by_key(lake: Lake) -> None
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_pain_07_readers_never_meet_equality_deletes(lake: Lake, version: int) -> None:
+def test_pain_07_readers_never_see_equality_deletes(lake: Lake, version: int) -> None:
     source = records(*({"id": n, "name": "a"} for n in range(50)))
     lake.run(upsert(lake, source, format_version=version))
     for turn in range(3):
@@ -63,7 +63,7 @@ def test_pain_07_readers_never_meet_equality_deletes(lake: Lake, version: int) -
     assert deletes[0][0] <= files[0][0]  # one a data file at most, however many batches
 
 
-def test_pain_08_upsert_looks_only_into_files_that_can_hold_its_keys(lake: Lake) -> None:
+def test_pain_08_upsert_reads_only_files_that_may_contain_its_keys(lake: Lake) -> None:
     source = ScriptedSource(decoder=JsonDecoder())
     for first in (0, 1000, 2000):
         add(source, *({"id": first + n, "name": "a"} for n in range(100)))
@@ -98,7 +98,7 @@ def test_pain_10_last_record_of_a_batch_wins_and_insert_follows_delete(lake: Lak
     assert found(lake) == [(1, "last"), (2, "again")]
 
 
-def test_pain_11_no_key_is_ever_there_twice(lake: Lake) -> None:
+def test_pain_11_no_key_is_ever_duplicated(lake: Lake) -> None:
     source = ScriptedSource(decoder=JsonDecoder())
     for turn in range(4):
         add(source, *({"id": n * 7 % 60, "name": str(turn)} for n in range(turn * 10, 60)))

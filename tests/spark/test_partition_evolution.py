@@ -79,7 +79,7 @@ def test_changed_partitioning_changes_the_table_and_old_data_stays_readable(
     assert len(lake.sql("SELECT partition.id_bucket FROM lake.db.t.partitions")) > 5
 
 
-def test_partitions_follow_the_words_of_the_short_form(lake: Lake) -> None:
+def test_shorthand_partitioning_changes_the_spec(lake: Lake) -> None:
     append(lake, lake.sink("t"), rows())
     time = {"partitioning": "time", "partition_fields": ["ts"], "time_granularity": "month"}
     append(lake, lake.sink("t", **time), rows(12), 1)
@@ -94,7 +94,7 @@ def test_partitions_follow_the_words_of_the_short_form(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"partitioning": "table_default"}])
-def test_file_that_names_no_partitions_leaves_them(lake: Lake, options: dict[str, str]) -> None:
+def test_file_without_partition_fields_keeps_the_spec(lake: Lake, options: dict[str, str]) -> None:
     append(lake, lake.sink("t", partitioning=["days(ts)"]), rows())
     append(lake, lake.sink("t", **options), rows(12), 1)
 
@@ -111,7 +111,7 @@ def test_new_partition_field_may_be_of_a_new_column(lake: Lake) -> None:
     assert len(lake.sql("SELECT * FROM lake.db.t WHERE kind = 'a'")) == 6
 
 
-def test_column_that_is_called_like_a_partition_field_is_told_apart(lake: Lake) -> None:
+def test_column_named_like_a_partition_field_is_distinguished(lake: Lake) -> None:
     named = rows().append_column("ts_day", pa.array(["x"] * 12))
     append(lake, lake.sink("t"), named)
     append(lake, lake.sink("t", partitioning=["days(ts)"]), named, 1)
@@ -120,7 +120,7 @@ def test_column_that_is_called_like_a_partition_field_is_told_apart(lake: Lake) 
     assert len(lake.sql("SELECT * FROM lake.db.t WHERE ts_day = 'x'")) == 24
 
 
-def test_term_that_does_not_fit_is_refused_and_nothing_is_written(lake: Lake) -> None:
+def test_incompatible_term_is_refused_and_nothing_is_written(lake: Lake) -> None:
     append(lake, lake.sink("t"), rows())
     for partitioning, what in [
         (
@@ -151,7 +151,7 @@ def test_files_of_the_old_spec_may_be_committed_after_the_change(lake: Lake) -> 
     assert len(lake.sql("SELECT * FROM lake.db.t WHERE country = 'NO'")) == 18
 
 
-def test_new_column_that_is_called_like_a_partition_field_is_refused(lake: Lake) -> None:
+def test_new_column_named_like_a_partition_field_is_refused(lake: Lake) -> None:
     """Iceberg can't hold both; under another name the column is welcome."""
     append(lake, lake.sink("t", partitioning=["days(ts)"]), rows())
     append(lake, lake.sink("t", partitioning="none"), rows(12), 1)
@@ -168,7 +168,7 @@ def test_new_column_that_is_called_like_a_partition_field_is_refused(lake: Lake)
     assert len(lake.rows("t")) == 36
 
 
-def test_new_table_tells_columns_and_partition_fields_apart(lake: Lake) -> None:
+def test_new_table_distinguishes_columns_and_partition_fields(lake: Lake) -> None:
     named = rows().append_column("ts_day", pa.array(["x"] * 12))
     append(lake, lake.sink("t", partitioning=["days(ts)", "country"]), named)
 

@@ -155,7 +155,7 @@ def test_pruning_reads_only_the_files_of_the_partition(lake: Lake) -> None:
     }
 
 
-def test_own_spec_of_a_table_is_used(lake: Lake) -> None:
+def test_existing_spec_of_a_table_is_used(lake: Lake) -> None:
     lake.sql("CREATE NAMESPACE lake.db")
     lake.sql(
         "CREATE TABLE lake.db.t (id bigint, ts timestamp, country string) USING iceberg "

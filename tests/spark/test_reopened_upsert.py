@@ -59,7 +59,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> dict[str, JavaTable]:
     return newest
 
 
-def test_sink_that_is_opened_again_asks_for_tombstones_by_a_new_client(
+def test_reopened_sink_reads_tombstones_with_a_new_client(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = upserting(lake)
@@ -74,7 +74,7 @@ def test_sink_that_is_opened_again_asks_for_tombstones_by_a_new_client(
     assert lake.rows() == []
 
 
-def test_tombstones_are_asked_for_by_the_handle_that_was_renewed(
+def test_tombstones_are_read_with_the_renewed_handle(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = upserting(lake)

@@ -30,7 +30,9 @@ def records(*values: bytes) -> ScriptedSource:
     return source
 
 
-def test_record_with_such_a_field_is_a_dead_letter_and_the_others_are_written(lake: Lake) -> None:
+def test_record_with_a_reserved_field_is_a_dead_letter_and_the_others_are_written(
+    lake: Lake,
+) -> None:
     source = records(b'{"id": 1}')
     lake.run(lake.plan(source, on_error="dead_letter"))
     bad = b'{"id": 2, "_pos": 7, "__unsent": 1}'
@@ -45,14 +47,14 @@ def test_record_with_such_a_field_is_a_dead_letter_and_the_others_are_written(la
     assert letters == {bad: REASON, b'{"id": 5, "_pos": "x"}': REASON}
 
 
-def test_first_records_with_such_a_field_are_dropped(lake: Lake) -> None:
+def test_first_records_with_a_reserved_field_are_dropped(lake: Lake) -> None:
     source = records(b'{"id": 1, "_Row_Id": 1}', b'{"id": 2}')
     lake.run(lake.plan(source, on_error="drop", commit_mode="upsert", key_fields=["id"]))
 
     assert [tuple(row) for row in lake.sql("SELECT * FROM lake.db.events")] == [(2,)]
 
 
-def test_record_with_such_a_field_is_named(lake: Lake) -> None:
+def test_record_with_a_reserved_field_is_reported(lake: Lake) -> None:
     with pytest.raises(BadRecordError) as caught:
         lake.run(lake.plan(records(b'{"id": 1}', b'{"id": 2, "_pos": 7}')))
 
@@ -63,7 +65,7 @@ def test_record_with_such_a_field_is_named(lake: Lake) -> None:
     )
 
 
-def test_such_a_field_is_written_under_another_name(lake: Lake) -> None:
+def test_reserved_field_is_written_under_another_name(lake: Lake) -> None:
     rename = RenameTransform(RenameOptions(columns={"_pos": "position"}))
     source = records(b'{"id": 1, "_pos": 7, "at": {"_pos": 8}}')
     lake.run(replace(lake.plan(source, on_error="drop"), transforms=(rename,)))
@@ -74,7 +76,7 @@ def test_such_a_field_is_written_under_another_name(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
-def test_table_with_such_a_column_is_not_made(lake: Lake, name: str) -> None:
+def test_table_with_a_reserved_column_is_not_created(lake: Lake, name: str) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         append(lake, lake.sink("t"), pa.table({"id": [1], name.upper(): [2]}))
 
@@ -85,7 +87,7 @@ def test_table_with_such_a_column_is_not_made(lake: Lake, name: str) -> None:
     assert lake.catalog.find_table(("db", "t")) is None
 
 
-def test_such_a_column_is_not_added(lake: Lake) -> None:
+def test_reserved_column_is_not_added(lake: Lake) -> None:
     append(lake, lake.sink("t"), pa.table({"id": [1]}))
     with pytest.raises(SchemaMismatchError) as caught:
         append(lake, lake.sink("t"), pa.table({"id": [1], "_pos": [2]}), 1)
@@ -95,7 +97,7 @@ def test_such_a_column_is_not_added(lake: Lake) -> None:
     )
 
 
-def test_record_whose_field_would_be_a_twin_or_a_partition_is_a_dead_letter(lake: Lake) -> None:
+def test_record_whose_field_clashes_with_a_column_or_partition_is_a_dead_letter(lake: Lake) -> None:
     options: dict[str, Any] = {"on_error": "dead_letter", "partitioning": ["days(at)"]}
     source = records(b'{"id": 1, "at": "2024-05-01T00:00:00Z"}')
     lake.run(lake.plan(source, **options))
@@ -111,7 +113,7 @@ def test_record_whose_field_would_be_a_twin_or_a_partition_is_a_dead_letter(lake
     ]
 
 
-def test_record_with_such_a_field_is_dropped_before_it_names_a_table(lake: Lake) -> None:
+def test_record_with_a_reserved_field_is_dropped_before_it_is_routed(lake: Lake) -> None:
     source = records(b'{"id": 1, "kind": "a", "_file": "x"}', b'{"id": 2, "kind": "a"}')
     lake.run(replace(planned(lake, source), on_error="drop"))
 
@@ -125,7 +127,7 @@ def test_record_with_such_a_field_is_dropped_before_it_names_a_table(lake: Lake)
         ("__op", "column '__op' has a name that icestream reserves for its own columns"),
     ],
 )
-def test_mirror_refuses_such_a_column(lake: Lake, name: str, what: str) -> None:
+def test_mirror_refuses_a_reserved_column(lake: Lake, name: str, what: str) -> None:
     columns = {"id": pa.int64(), name: pa.string()}
     block = change_block("shop.orders", columns, [{"id": 1}], key=("id",), is_snapshot=True)
     with pytest.raises(SchemaMismatchError) as caught:

@@ -41,7 +41,7 @@ def nulled(lake: Lake, on_error: str) -> PipelinePlan:
     return replace(lake.plan(source, on_error=on_error), transforms=emptied)
 
 
-def test_null_behind_a_transform_becomes_a_dead_letter(lake: Lake) -> None:
+def test_null_after_a_transform_becomes_a_dead_letter(lake: Lake) -> None:
     lake.run(nulled(lake, "dead_letter"))
 
     assert sorted(row["id"] for row in lake.rows()) == [1, 3]
@@ -55,7 +55,7 @@ def test_null_behind_a_transform_becomes_a_dead_letter(lake: Lake) -> None:
     assert failed(lake) == [(1, 1)]
 
 
-def test_null_behind_a_transform_still_ends_the_batch_by_default(lake: Lake) -> None:
+def test_null_after_a_transform_fails_the_batch_by_default(lake: Lake) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         lake.run(nulled(lake, "fail"))
     assert caught.value.what == (
@@ -81,7 +81,7 @@ def test_change_without_its_key_becomes_a_dead_letter(lake: Lake, through_spark:
     assert failed(lake) == [(3, 3)]
 
 
-def test_change_without_its_key_is_dropped_where_the_file_says_so(lake: Lake) -> None:
+def test_change_without_its_key_is_dropped_if_configured(lake: Lake) -> None:
     source = records(b'{"id":1,"name":"a"}', b'{"id":null,"name":"b"}')
     lake.run(lake.plan(source, on_error="drop", **KEYED))
 
@@ -89,14 +89,14 @@ def test_change_without_its_key_is_dropped_where_the_file_says_so(lake: Lake) ->
     assert failed(lake) == [(1, 0)]
 
 
-def test_change_without_its_key_still_ends_the_batch_by_default(lake: Lake) -> None:
+def test_change_without_its_key_fails_the_batch_by_default(lake: Lake) -> None:
     source = records(b'{"id":1,"name":"a"}', b'{"id":null,"name":"b"}')
     with pytest.raises(BadRecordError, match="column 'id' is part of the key"):
         lake.run(lake.plan(source, **KEYED))
 
 
 @pytest.mark.parametrize("route_by", ["kind", "lower(kind)"], ids=["arrow", "spark"])
-def test_change_without_its_key_becomes_a_dead_letter_and_its_table_of_many_goes_on(
+def test_change_without_its_key_becomes_a_dead_letter_in_a_fan_out(
     lake: Lake, route_by: str
 ) -> None:
     source = scripted(row(1, "a"), {"id": None, "kind": "a"}, row(2, "b"), row(3, None))
@@ -115,7 +115,7 @@ def test_change_without_its_key_becomes_a_dead_letter_and_its_table_of_many_goes
     ]
 
 
-def test_change_without_its_key_is_dropped_on_the_way_to_one_of_many_tables(lake: Lake) -> None:
+def test_change_without_its_key_is_dropped_in_a_fan_out(lake: Lake) -> None:
     source = scripted(row(1, "a"), {"id": None, "kind": "a"})
     lake.run(planned(lake, source, on_error="drop", **KEYED))
 
@@ -123,7 +123,7 @@ def test_change_without_its_key_is_dropped_on_the_way_to_one_of_many_tables(lake
     assert failed(lake) == [(1, 0)]
 
 
-def test_change_without_its_key_stops_the_pipeline_before_a_table_is_made(lake: Lake) -> None:
+def test_change_without_its_key_stops_the_pipeline_before_a_table_is_created(lake: Lake) -> None:
     source = scripted(row(1, "a"), {"id": None, "kind": "b"})
     with pytest.raises(BadRecordError) as caught:
         lake.run(planned(lake, source, **KEYED))

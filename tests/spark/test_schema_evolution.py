@@ -114,7 +114,7 @@ def test_value_that_is_too_wide_is_bad_where_columns_are_only_added(lake: Lake) 
     assert columns(lake) == {"id": "int"}
 
 
-def test_type_that_iceberg_can_not_widen_stays_bad(lake: Lake) -> None:
+def test_value_of_a_type_that_iceberg_cannot_widen_is_bad(lake: Lake) -> None:
     """From a whole number to one with a fraction there is no way in Iceberg."""
     source = json_source({"id": 1, "price": 7})
     lake.run(lake.plan(source, schema_evolution="full"))
@@ -128,7 +128,7 @@ def test_type_that_iceberg_can_not_widen_stays_bad(lake: Lake) -> None:
     assert columns(lake) == {"id": "long", "price": "long"}
 
 
-def test_bad_record_beside_a_wide_one_is_dropped_alone(lake: Lake) -> None:
+def test_only_the_bad_record_next_to_a_wide_one_is_dropped(lake: Lake) -> None:
     make_table(lake, "id int")
     source = json_source({"id": "text"}, {"id": 1 << 40}, {"id": 3})
     lake.run(lake.plan(source, schema_evolution="full", on_error="drop"))
@@ -150,7 +150,7 @@ def test_missing_value_makes_a_required_column_optional(lake: Lake) -> None:
     assert [row["name"] for row in by_id(lake)] == ["a", None, None]
 
 
-def test_column_that_a_batch_lacks_is_not_dropped_without_a_declared_schema(lake: Lake) -> None:
+def test_column_missing_from_a_batch_is_not_dropped_without_a_declared_schema(lake: Lake) -> None:
     source = json_source({"id": 1, "note": "a"})
     lake.run(lake.plan(source, schema_evolution="full"))
     source.append_values([b'{"id": 2}', b'{"id": 3}'])
@@ -253,7 +253,7 @@ def test_renamed_column_keeps_its_values_and_is_renamed_once(lake: Lake) -> None
     ]
 
 
-def test_row_with_the_old_name_does_not_bring_the_column_back(lake: Lake) -> None:
+def test_row_with_the_old_name_does_not_restore_the_column(lake: Lake) -> None:
     source = json_source({"id": 1, "name": "a"})
     lake.run(lake.plan(source))
     source.append_values([b'{"id": 2, "name": "b"}'])

@@ -91,7 +91,7 @@ def test_new_column_holds_the_values_of_all_tasks_of_a_batch(lake: Lake) -> None
     assert [row["new"] for row in by_id(lake)] == [None, None, "9007199254740993", "0.5"]
 
 
-def test_inferred_columns_are_remembered_where_a_transform_hides_the_table(lake: Lake) -> None:
+def test_inferred_columns_are_stored_if_a_transform_renames_them(lake: Lake) -> None:
     """The second run's rows alone would be read as whole numbers."""
     from icestream.transforms.rename import RenameOptions, RenameTransform
 
@@ -112,7 +112,7 @@ def test_inferred_columns_are_remembered_where_a_transform_hides_the_table(lake:
     ]
 
 
-def test_columns_of_the_table_decide_how_values_are_read(lake: Lake) -> None:
+def test_table_columns_determine_how_values_are_parsed(lake: Lake) -> None:
     lake.sql("CREATE NAMESPACE lake.db")
     lake.sql(
         "CREATE TABLE lake.db.events (id bigint, price decimal(9,2), day date, at timestamp, "
@@ -136,7 +136,7 @@ def test_columns_of_the_table_decide_how_values_are_read(lake: Lake) -> None:
     assert tuple(row) == (1, "1.10", "2024-02-29", "2024-02-29 10:00:00", "007")
 
 
-def test_strict_table_refuses_a_field_that_it_lacks(lake: Lake) -> None:
+def test_strict_table_refuses_an_unknown_field(lake: Lake) -> None:
     source = json_source({"id": 1})
     lake.run(lake.plan(source, schema_evolution="strict"))
     append(source, {"id": 2}, {"id": 3, "age": 4, "at": {"x": 1}})
@@ -153,7 +153,7 @@ def test_strict_table_refuses_a_field_that_it_lacks(lake: Lake) -> None:
     assert [row["id"] for row in by_id(lake)] == [1, 2, 3]
 
 
-def test_strict_table_takes_rows_whose_new_field_a_transform_leaves_out(lake: Lake) -> None:
+def test_strict_table_accepts_rows_whose_new_field_a_transform_drops(lake: Lake) -> None:
     select = registry.find("transforms", "select")
     chosen = (select(select.options_type.model_validate(["id"])),)
     everything = (select(select.options_type.model_validate(["*"])),)
@@ -173,13 +173,13 @@ def test_strict_table_takes_rows_whose_new_field_a_transform_leaves_out(lake: La
     )
 
 
-def test_given_schema_does_not_grow(lake: Lake, declared: ScriptedSource) -> None:
+def test_declared_schema_does_not_grow(lake: Lake, declared: ScriptedSource) -> None:
     lake.run(lake.plan(declared))
 
     assert by_id(lake) == [{"id": 1}, {"id": 2}]
 
 
-def test_given_schema_that_does_not_fit_the_table_is_refused(
+def test_declared_schema_incompatible_with_the_table_is_refused(
     lake: Lake, declared: ScriptedSource
 ) -> None:
     lake.sql("CREATE NAMESPACE lake.db")
@@ -194,7 +194,7 @@ def test_given_schema_that_does_not_fit_the_table_is_refused(
     assert lake.rows() == []
 
 
-def test_values_that_tell_no_columns_are_refused(lake: Lake) -> None:
+def test_values_without_inferable_columns_are_refused(lake: Lake) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         lake.run(lake.plan(json_source({}, {"gone": None})))
 

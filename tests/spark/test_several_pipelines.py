@@ -45,7 +45,7 @@ def run_of(lake: Lake, *pipelines: PipelinePlan, once: bool = True) -> Run:
     return Run(plan, RunChoices(once=once), lake.events.append)
 
 
-def test_failing_pipeline_stops_alone_and_its_code_is_the_runs(
+def test_failing_pipeline_stops_alone_and_sets_the_exit_code(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = scripted("broken", 5)
@@ -85,7 +85,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return silence
 
 
-def test_passing_fault_restarts_the_pipeline_by_its_policy(
+def test_transient_fault_restarts_the_pipeline_by_its_policy(
     lake: Lake, silent: Callable[[int], None]
 ) -> None:
     source = scripted("flaky", 4)
@@ -97,7 +97,7 @@ def test_passing_fault_restarts_the_pipeline_by_its_policy(
     assert [event.attempt for event in restarts] == [1, 2]
 
 
-def test_fault_that_outlives_every_restart_ends_the_pipeline(
+def test_fault_that_persists_after_every_restart_stops_the_pipeline(
     lake: Lake, silent: Callable[[int], None]
 ) -> None:
     source = scripted("flaky", 4)
@@ -117,7 +117,7 @@ def test_fault_that_outlives_every_restart_ends_the_pipeline(
     }
 
 
-def test_pipelines_that_begin_together_may_share_a_new_namespace_and_table(lake: Lake) -> None:
+def test_pipelines_started_together_may_share_a_new_namespace_and_table(lake: Lake) -> None:
     plans = [lake.plan(scripted(f"s{n}", 3), name=f"p{n}", table="shared") for n in range(3)]
     # Spark gives a Python process ten seconds to come up, and here three start at a time.
     run = run_of(lake, *(replace(plan, restart=RestartPolicy(max=5)) for plan in plans))

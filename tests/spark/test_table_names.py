@@ -58,7 +58,7 @@ def test_source_table_named_like_a_path_is_not_mirrored(
     assert entries(lake) == before
 
 
-def test_no_name_leads_out_of_the_warehouse(lake: Lake) -> None:
+def test_no_name_escapes_the_warehouse(lake: Lake) -> None:
     before = entries(lake)
     names = [*HOSTILE, "".join(random.choices("./\\ \x00ab%?#", k=6))]  # noqa: S311
     source = scripted(*(row(number, name) for number, name in enumerate(names)), row(99, "good"))
@@ -71,7 +71,7 @@ def test_no_name_leads_out_of_the_warehouse(lake: Lake) -> None:
     assert [one["id"] for one in lake.rows("good")] == [99]
 
 
-def test_odd_names_are_tables_of_their_own(lake: Lake) -> None:
+def test_odd_names_are_separate_tables(lake: Lake) -> None:
     lake.run(mirror(lake, ScriptedChanges([block("shop", name) for name in ODD])))
 
     client = lake.catalog.client()

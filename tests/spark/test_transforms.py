@@ -90,7 +90,7 @@ def test_column_does_not_take_the_name_of_another(lake: Lake, source: ScriptedSo
     )
 
 
-def test_time_of_day_does_not_go_through_spark_sql(lake: Lake) -> None:
+def test_time_of_day_is_refused_by_transforms(lake: Lake) -> None:
     source = ScriptedSource(schema=pa.schema([("id", pa.int64()), ("at", pa.time64("us"))]))
     source.append_rows([{"id": 1, "at": time(12, 30)}])
     with pytest.raises(SchemaMismatchError) as caught:
@@ -104,7 +104,7 @@ def test_time_of_day_does_not_go_through_spark_sql(lake: Lake) -> None:
     )
 
 
-def test_batch_that_a_filter_empties_makes_no_snapshot(lake: Lake, source: ScriptedSource) -> None:
+def test_batch_emptied_by_a_filter_creates_no_snapshot(lake: Lake, source: ScriptedSource) -> None:
     runner = lake.run(replace(lake.plan(source), transforms=steps(("filter", "id < 0"))))
 
     assert lake.rows() == []
@@ -112,7 +112,7 @@ def test_batch_that_a_filter_empties_makes_no_snapshot(lake: Lake, source: Scrip
     assert runner.progress.batches == 1
 
 
-def test_bad_records_and_new_fields_are_noticed_before_transforms(lake: Lake) -> None:
+def test_bad_records_and_new_fields_are_detected_before_transforms(lake: Lake) -> None:
     source = ScriptedSource(decoder=JsonDecoder())
     source.append_values([b'{"id": 1}', b"not JSON", b'{"id": 2}'])
     plan = replace(
@@ -148,7 +148,7 @@ def test_bad_records_and_new_fields_are_noticed_before_transforms(lake: Lake) ->
         ),
     ],
 )
-def test_expression_that_does_not_fit_the_rows_is_told(
+def test_expression_that_does_not_match_the_columns_is_reported(
     lake: Lake, source: ScriptedSource, step: tuple[str, Any], head: str
 ) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
@@ -157,7 +157,7 @@ def test_expression_that_does_not_fit_the_rows_is_told(
     assert str(caught.value) == f"{head}\n  The source's columns: id, price, note."
 
 
-def test_row_that_a_cast_cannot_take_needs_a_person(lake: Lake, source: ScriptedSource) -> None:
+def test_row_with_a_failed_cast_needs_a_person(lake: Lake, source: ScriptedSource) -> None:
     source.append_rows([{"id": 10, "price": "cheap", "note": None}])
     plan = replace(lake.plan(source), transforms=steps(("cast", {"price": "decimal(9,2)"})))
     with pytest.raises(BadRecordError) as caught:
@@ -172,7 +172,7 @@ def test_row_that_a_cast_cannot_take_needs_a_person(lake: Lake, source: Scripted
     assert lake.rows() == []
 
 
-def test_rows_of_each_file_come_in_the_tables_order(lake: Lake) -> None:
+def test_rows_of_each_file_follow_the_sort_order_of_the_table(lake: Lake) -> None:
     source = ScriptedSource(schema=SCHEMA)
     source.append_rows(
         {"id": n * 7919 % 1000, "price": None if n % 10 == 0 else str(n % 3), "note": str(n % 2)}

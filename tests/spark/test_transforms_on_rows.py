@@ -34,7 +34,7 @@ def test_rename_renames_columns(rows: DataFrame) -> None:
     assert applied(rows, "rename", {"id": "key"})[0] == ("key", "the.amount")
 
 
-def test_drop_leaves_columns_out(rows: DataFrame) -> None:
+def test_drop_removes_columns(rows: DataFrame) -> None:
     assert applied(rows, "drop", ["the.amount"]) == [("id",), (1,), (2,)]
 
 

@@ -96,7 +96,7 @@ def by_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_every_type_comes_back_equal_and_is_found_by_filters(lake: Lake, version: int) -> None:
+def test_every_type_survives_a_round_trip_and_is_found_by_filters(lake: Lake, version: int) -> None:
     expected = [FIRST, SECOND, NOTHING]
     for epoch, row in enumerate(expected):
         sink = lake.sink("t", format_version=version)
@@ -138,7 +138,7 @@ def as_array(value: bytes | None) -> bytearray | None:
     return None if value is None else bytearray(value)
 
 
-def test_nanoseconds_are_kept_by_format_3_and_cut_by_format_2(lake: Lake) -> None:
+def test_nanoseconds_are_kept_by_format_3_and_truncated_by_format_2(lake: Lake) -> None:
     rows = pa.table({"n": [1], "at": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))})
     append(lake, lake.sink("v2", format_version=2), rows)
     append(lake, lake.sink("v3", format_version=3), rows)

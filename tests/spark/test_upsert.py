@@ -71,7 +71,7 @@ def test_row_of_a_key_is_replaced_and_others_stay(lake: Lake, version: int) -> N
     assert (said["icestream.rows-inserted"], said["icestream.rows-updated"]) == ("1", "1")
 
 
-def test_delete_takes_the_row_away(lake: Lake, version: int) -> None:
+def test_delete_removes_the_row(lake: Lake, version: int) -> None:
     sink = upserting(lake, format_version=version)
     change(sink, [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
     change(sink, [{"id": 1, "op": "D"}, {"id": 9, "op": "delete"}], epoch=1)
@@ -79,7 +79,7 @@ def test_delete_takes_the_row_away(lake: Lake, version: int) -> None:
     assert summary(lake)["icestream.rows-deleted"] == "1"
 
 
-def test_newest_of_several_changes_to_a_key_counts(lake: Lake) -> None:
+def test_newest_of_several_changes_to_a_key_wins(lake: Lake) -> None:
     sink = upserting(lake)
     change(
         sink,
@@ -94,7 +94,7 @@ def test_newest_of_several_changes_to_a_key_counts(lake: Lake) -> None:
     assert table(lake) == [(1, "c"), (3, "y")]
 
 
-def test_vectors_of_several_batches_join(lake: Lake, version: int) -> None:
+def test_deletion_vectors_of_several_batches_are_merged(lake: Lake, version: int) -> None:
     sink = upserting(lake, format_version=version)
     change(sink, [{"id": n, "name": "old"} for n in range(1000)])
     for epoch in range(1, 5):
@@ -136,7 +136,7 @@ def test_late_change_does_not_overwrite_a_newer_row(lake: Lake, version: int) ->
     assert summary(lake)["icestream.rows-late"] == "1"
 
 
-def test_late_change_does_not_bring_a_deleted_row_back(lake: Lake, version: int) -> None:
+def test_late_change_does_not_restore_a_deleted_row(lake: Lake, version: int) -> None:
     schema = SCHEMA.append(pa.field("no", pa.int32()))
     sink = upserting(lake, sequence_field="no", format_version=version)
     change(sink, [{"id": 1, "name": "a", "no": 1}, {"id": 2, "name": "b", "no": 1}], schema=schema)
@@ -148,7 +148,7 @@ def test_late_change_does_not_bring_a_deleted_row_back(lake: Lake, version: int)
     assert summary(lake)["icestream.rows-late"] == "2"
 
 
-def test_tombstone_is_forgotten_after_its_days(lake: Lake) -> None:
+def test_tombstone_expires_after_its_retention(lake: Lake) -> None:
     schema = SCHEMA.append(pa.field("no", pa.int32()))
     sink = upserting(lake, sequence_field="no", tombstone_days=2)
     change(sink, [{"id": 1, "op": "d", "no": 5}, {"id": 2, "name": "b", "no": 1}], schema=schema)
@@ -159,7 +159,7 @@ def test_tombstone_is_forgotten_after_its_days(lake: Lake) -> None:
     assert [tuple(row) for row in kept] == [(2, 9)]
 
 
-def test_tombstones_of_many_batches_are_joined(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tombstones_of_many_batches_are_merged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     from icestream.sinks.iceberg.upsert import tombstones
 
     monkeypatch.setattr(tombstones, "MANY_FILES", 3)
@@ -194,7 +194,7 @@ def test_renamed_key_is_still_found(lake: Lake, version: int) -> None:
     assert table(lake, "order_id, name", "order_id") == [(1, "b")]
 
 
-def test_table_upgraded_from_format_2_goes_on(lake: Lake) -> None:
+def test_table_upgraded_from_format_2_can_be_upserted(lake: Lake) -> None:
     sink = upserting(lake, format_version=2)
     change(sink, [{"id": n, "name": "a"} for n in range(4)])
     change(sink, [{"id": 0, "op": "d"}, {"id": 1, "name": "b"}], epoch=1)
@@ -243,7 +243,7 @@ def test_key_that_moves_to_another_partition(lake: Lake, version: int) -> None:
     assert table(lake, "id", "id") == [(1,), (2,)]
 
 
-def test_column_that_was_not_sent_keeps_the_value_of_the_table(lake: Lake, version: int) -> None:
+def test_column_that_was_not_sent_keeps_its_table_value(lake: Lake, version: int) -> None:
     schema = SCHEMA.append(pa.field("blob", pa.string())).append(
         pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string()))
     )
@@ -274,7 +274,7 @@ def test_column_that_was_not_sent_keeps_the_value_of_the_table(lake: Lake, versi
     ]
 
 
-def test_soft_delete_keeps_the_row_and_says_so(lake: Lake) -> None:
+def test_soft_delete_keeps_and_marks_the_row(lake: Lake) -> None:
     sink = upserting(lake, delete_mode="soft")
     change(sink, [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
     change(sink, [{"id": 1, "op": "d"}], epoch=1)
@@ -291,7 +291,7 @@ def test_ignored_delete_changes_nothing(lake: Lake) -> None:
     assert table(lake) == [(1, "a"), (2, "B")]
 
 
-def test_rows_go_on_from_what_others_did_to_the_table(lake: Lake) -> None:
+def test_upsert_respects_changes_by_other_tools(lake: Lake) -> None:
     sink = upserting(lake)
     change(sink, [{"id": n, "name": "a"} for n in range(10)])
     lake.sql("delete from lake.db.events where id = 3")
@@ -306,7 +306,7 @@ def test_rows_go_on_from_what_others_did_to_the_table(lake: Lake) -> None:
     assert dict(table(lake)) == expected
 
 
-def test_compaction_during_the_batch_makes_it_work_out_anew(
+def test_batch_is_retried_after_a_concurrent_compaction(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from icestream.sinks.iceberg.upsert import mode
@@ -334,7 +334,7 @@ def test_compaction_during_the_batch_makes_it_work_out_anew(
 
 @pytest.mark.parametrize("there_before", [False, True])
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_row_that_another_writer_adds_during_the_batch_is_found(
+def test_row_added_by_another_writer_during_the_batch_is_found(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, there_before: bool, by_hand: bool
 ) -> None:
     from icestream.sinks.iceberg.upsert import mode
@@ -382,16 +382,14 @@ def test_null_in_a_key_is_refused(lake: Lake) -> None:
         ),
     ],
 )
-def test_key_that_the_rows_lack_is_refused(
-    lake: Lake, options: dict[str, Any], message: str
-) -> None:
+def test_missing_key_column_is_refused(lake: Lake, options: dict[str, Any], message: str) -> None:
     sink = upserting(lake, **options)
     with pytest.raises(SchemaMismatchError) as caught:
         change(sink, [{"id": 1, "name": "a"}])
     assert message in str(caught.value)
 
 
-def test_staged_rows_are_gone_after_the_commit(lake: Lake) -> None:
+def test_staged_rows_are_deleted_after_the_commit(lake: Lake) -> None:
     sink = upserting(lake)
     change(sink, [{"id": 1, "name": "a"}])
     assert list((lake.folder / "lake").rglob("*.arrow")) == []

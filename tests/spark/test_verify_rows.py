@@ -72,14 +72,14 @@ def compare(
     return Compared(*sums, *comparison.differences(*sums, limit))
 
 
-def test_same_rows_in_another_order_are_the_same(lake: Lake) -> None:
+def test_same_rows_in_another_order_are_equal(lake: Lake) -> None:
     found = compare(lake, ROWS[::-1], lake_table(lake, ROWS))
     assert found.source == found.lake
     assert (found.lake.rows, found.lake.first, found.lake.last) == (5_000, (0,), (4_999,))
     assert (found.counts, found.rows) == ({}, ())
 
 
-def test_each_row_that_differs_is_named(lake: Lake) -> None:
+def test_each_row_that_differs_is_reported(lake: Lake) -> None:
     from decimal import Decimal
 
     changed = row(7, name="x" * 100, price=Decimal("1.50"))
@@ -99,7 +99,7 @@ def test_each_row_that_differs_is_named(lake: Lake) -> None:
     assert (found.source.rows, found.lake.rows) == (5_000, 5_001)
 
 
-def test_all_differences_are_counted_and_some_are_named(lake: Lake) -> None:
+def test_all_differences_are_counted_and_some_are_listed(lake: Lake) -> None:
     found = compare(lake, ROWS, lake_table(lake, ROWS[::2]), limit=3)
     assert found.counts == {"missing": 2_500}
     assert len(found.rows) == 3
@@ -113,7 +113,7 @@ def test_rows_that_changed_since_are_not_compared(lake: Lake) -> None:
     assert (found.source.excluded_rows, found.lake.excluded_rows) == (4, 2)
 
 
-def test_rows_without_a_key_are_named_by_all_their_values(lake: Lake) -> None:
+def test_rows_without_a_key_are_identified_by_all_their_values(lake: Lake) -> None:
     table = lake_table(lake, [*ROWS[1:], ROWS[5]])
     found = compare(lake, ROWS, table, key=())
     assert found.counts == {"missing": 1, "doubled": 1}
@@ -123,7 +123,7 @@ def test_rows_without_a_key_are_named_by_all_their_values(lake: Lake) -> None:
     )
 
 
-def test_softly_deleted_rows_are_left_out(lake: Lake) -> None:
+def test_soft_deleted_rows_are_skipped(lake: Lake) -> None:
     columns = COLUMNS.append(pa.field("_is_deleted", pa.bool_()))
     columns = columns.append(pa.field("_deleted_at", pa.timestamp("us", "UTC")))
     deleted = {**row(6_000), "_is_deleted": True}
@@ -134,13 +134,13 @@ def test_softly_deleted_rows_are_left_out(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_files_are_read_in_at_most_so_many_parts(lake: Lake, count: int) -> None:
+def test_files_are_read_in_a_bounded_number_of_parts(lake: Lake, count: int) -> None:
     table = lake_table(lake, ROWS)
     parts = table.parts(count)
     assert (len(parts), sum(map(len, parts))) == (min(count, 2), 2)
 
 
-def test_deletion_vectors_count(lake: Lake) -> None:
+def test_deletion_vectors_are_applied(lake: Lake) -> None:
     table = lake_table(lake, ROWS)
     lake.sql(f"ALTER TABLE lake.{table.name} SET TBLPROPERTIES ('format-version'='3')")
     lake.sql(
@@ -152,7 +152,7 @@ def test_deletion_vectors_count(lake: Lake) -> None:
     assert compare(lake, ROWS, again).rows == (RowDifference("missing", {"id": "17"}),)
 
 
-def test_rows_doubled_on_both_sides_with_other_values_are_named(lake: Lake) -> None:
+def test_rows_duplicated_on_both_sides_with_different_values_are_reported(lake: Lake) -> None:
     doubled = [row(1, name="a"), row(1, name="a")]
     table = lake_table(lake, [row(1, name="b"), row(1, name="b")])
     found = compare(lake, doubled, table)

@@ -38,6 +38,6 @@ def test_spark_starts_python_without_its_archives(spark: SparkSession) -> None:
     assert started_by.endswith("icestream-worker")
 
 
-def test_outcomes_come_in_the_order_of_the_pieces(spark: SparkSession) -> None:
+def test_results_are_in_the_order_of_the_items(spark: SparkSession) -> None:
     assert run_in_tasks(spark, [3, 1, 2], pickle.dumps) == [pickle.dumps(n) for n in (3, 1, 2)]
     assert run_in_tasks(spark, [], pickle.dumps) == []

@@ -18,7 +18,9 @@ def batch(texts: list[str]) -> pa.RecordBatch:
 
 @settings(deadline=None)
 @given(st.lists(TEXTS, max_size=5), st.integers(1, 300))
-def test_pieces_hold_every_row_in_order_and_are_bounded(blocks: list[list[str]], most: int) -> None:
+def test_chunks_contain_every_row_in_order_and_are_bounded(
+    blocks: list[list[str]], most: int
+) -> None:
     found = list(group_by_bytes([batch(texts) for texts in blocks], most))
     texts = [row for piece in found for part in piece for row in part["text"].to_pylist()]
     assert texts == [text for block in blocks for text in block]
@@ -34,7 +36,7 @@ def test_row_that_is_larger_than_the_bound_is_alone() -> None:
 
 @settings(deadline=None)
 @given(TEXTS, st.integers(1, 300))
-def test_records_are_cut_with_what_stands_beside_them(texts: list[str], most: int) -> None:
+def test_records_are_split_with_their_other_columns(texts: list[str], most: int) -> None:
     values = pa.array([text.encode() for text in texts], pa.binary())
     # More than one Arrow array can hold comes in chunks.
     beside = pa.chunked_array([pa.array(range(len(texts)), pa.int64())])

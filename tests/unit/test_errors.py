@@ -24,11 +24,11 @@ def test_error_shows_where_what_and_what_to_do() -> None:
     assert str(error) == "a.yaml:5:16: no source is called 'kafak'\n  Did you mean?\n  No."
 
 
-def test_error_without_a_place_is_the_sentence_alone() -> None:
+def test_error_without_a_location_is_only_the_message() -> None:
     assert str(PlanError("it does not fit")) == "it does not fit"
 
 
-def test_place_is_added_once() -> None:
+def test_location_is_added_once() -> None:
     error = PlanError("it does not fit").at("pipeline 'a'").at("elsewhere")
 
     assert str(error) == "pipeline 'a': it does not fit"

@@ -9,12 +9,12 @@ import icestream
 from icestream.contracts import registry
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert sorted(icestream.__all__) == icestream.__all__
     assert all(getattr(icestream, name).__name__ == name for name in icestream.__all__)
 
 
-def test_every_source_of_ours_is_public_with_its_options() -> None:
+def test_every_built_in_source_is_public_with_its_options() -> None:
     ours = [name for name in registry.names("sources") if registry.is_ours("sources", name)]
     assert ours
 

@@ -51,7 +51,7 @@ def test_no_name_is_a_dumping_ground() -> None:
     assert {part: path for part, path in parts.items() if part in DUMPING_GROUNDS} == {}
 
 
-def test_every_class_has_a_name_of_its_own() -> None:
+def test_class_names_are_unique() -> None:
     found: dict[str, list[str]] = {}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -83,7 +83,7 @@ def test_reading_a_file_loads_no_heavy_package() -> None:
     assert done.stdout.split() == []
 
 
-def test_every_catalog_is_kept_apart_from_the_others() -> None:
+def test_catalogs_do_not_import_each_other() -> None:
     rules = ConfigParser()
     rules.read(ROOT / ".importlinter", encoding="utf-8")
     places = registry.modules("catalogs")

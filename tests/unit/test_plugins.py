@@ -108,7 +108,7 @@ def test_without_the_store_its_block_is_refused(plugged: WithPlugins) -> None:
     assert "catalogs.remote.toy: " in done.out + done.err
 
 
-def test_editors_are_told_of_plugins(plugged: WithPlugins) -> None:
+def test_editor_schema_includes_plugins(plugged: WithPlugins) -> None:
     done = plugged.run("json-schema")
 
     assert done.code == 0, done.err
@@ -122,7 +122,7 @@ def test_editors_are_told_of_plugins(plugged: WithPlugins) -> None:
     assert '"shelf"' in done.out
 
 
-def test_plugin_that_lacks_a_package_says_so(plugged: WithPlugins) -> None:
+def test_missing_package_of_a_plugin_is_reported(plugged: WithPlugins) -> None:
     module = plugged.plugins / "pairs_format.py"
     module.write_text(f"import package_of_toys\n{module.read_text()}")
 
@@ -135,7 +135,7 @@ def test_plugin_that_lacks_a_package_says_so(plugged: WithPlugins) -> None:
     ) in done.out + done.err
 
 
-def test_store_that_lacks_a_package_says_so_where_it_is_named(plugged: WithPlugins) -> None:
+def test_missing_package_of_a_store_is_reported_at_its_block(plugged: WithPlugins) -> None:
     module = plugged.plugins / "toy_storage.py"
     module.write_text("import package_of_toys\n")
 

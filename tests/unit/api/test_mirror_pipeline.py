@@ -61,7 +61,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[PipelinePlan]:
 
 
 @pytest.mark.parametrize("source", [postgres, debezium, ScriptedChanges])
-def test_source_of_changes_needs_neither_namespace_nor_table(
+def test_cdc_source_needs_neither_namespace_nor_table(
     tmp_path: Path, started: list[PipelinePlan], source: Callable[[], Source[Any]]
 ) -> None:
     Pipeline.from_source(source()).to_sink(sink(tmp_path)).start("shop")
@@ -113,7 +113,9 @@ def test_option_that_does_not_apply_to_changes_is_refused(
     assert started == []
 
 
-def test_transforms_of_changes_are_refused(tmp_path: Path, started: list[PipelinePlan]) -> None:
+def test_transforms_of_a_cdc_source_are_refused(
+    tmp_path: Path, started: list[PipelinePlan]
+) -> None:
     pipeline = Pipeline.from_source(debezium()).filter("id > 0").to_sink(sink(tmp_path))
 
     with pytest.raises(PlanError) as caught:

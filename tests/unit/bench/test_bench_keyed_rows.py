@@ -21,7 +21,7 @@ def _table(kind: str, first: int, end: int) -> pa.Table:
 
 
 @pytest.mark.parametrize("kind", keyed_rows.KEYS)
-def test_no_two_rows_have_one_key(kind: str) -> None:
+def test_keys_are_unique(kind: str) -> None:
     table = _table(kind, 0, 300_000)
 
     keys = table.select(list(keyed_rows.KEYS[kind])).group_by(list(keyed_rows.KEYS[kind]))
@@ -37,14 +37,14 @@ def test_text_key_shows_the_number_in_eighteen_characters() -> None:
     assert text.to_pylist() == [f"u-{each:016x}" for each in long.to_pylist()]
 
 
-def test_keys_of_neighbours_lie_apart() -> None:
+def test_neighbouring_keys_are_far_apart() -> None:
     keys = _table("long", 0, 10_000).column("id").to_numpy()
 
     assert keys.min() >= 0
     assert np.corrcoef(np.arange(10_000), keys)[0, 1] < 0.1
 
 
-def test_half_of_a_batch_is_there_already_and_no_key_comes_twice() -> None:
+def test_half_of_a_batch_exists_already_and_no_key_is_repeated() -> None:
     numbers, values = random_changes(1_000, 3, 500)
 
     assert (numbers < 1_000).sum() == 250
@@ -57,7 +57,7 @@ def test_half_of_a_batch_is_there_already_and_no_key_comes_twice() -> None:
     assert not set(numbers[numbers >= 1_000]) & set(other)
 
 
-def test_expected_rows_are_those_of_a_dictionary() -> None:
+def test_expected_rows_match_a_dictionary() -> None:
     table = dict(enumerate(first_values(np.arange(2_345)).tolist()))
     expected = Expected(2_345)
     for batch in range(4):
@@ -79,5 +79,5 @@ def test_larger_table_holds_the_files_of_smaller_ones(tmp_path: Path) -> None:
     json.dumps(files)
 
 
-def test_sizes_are_named_in_short() -> None:
+def test_sizes_have_short_names() -> None:
     assert [label(rows) for rows in (100_000_000, 50_000, 123)] == ["100m", "50k", "123"]

@@ -27,7 +27,7 @@ if sys.argv[1] == "collect":
 """
 
 
-def test_use_of_children_is_counted(tmp_path: Path) -> None:
+def test_usage_of_child_processes_is_counted(tmp_path: Path) -> None:
     with running([sys.executable, "-c", PARENT, "collect"], tmp_path) as measured:
         measured.wait_for_success("parent")
         usage = measured.watch.finish()
@@ -36,14 +36,14 @@ def test_use_of_children_is_counted(tmp_path: Path) -> None:
     assert usage.cpu_s > 0
 
 
-def test_child_left_behind_is_ended(tmp_path: Path) -> None:
+def test_orphaned_child_process_is_killed(tmp_path: Path) -> None:
     with running([sys.executable, "-c", PARENT, "leave"], tmp_path) as measured:
         measured.wait_for_success("parent")
 
     assert measured.watch.living() == []
 
 
-def test_bad_end_of_a_contender_is_an_error_with_its_log(tmp_path: Path) -> None:
+def test_failed_contender_is_an_error_with_its_log(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; print('no broker'); sys.exit(3)"]
 
     with (
@@ -53,7 +53,7 @@ def test_bad_end_of_a_contender_is_an_error_with_its_log(tmp_path: Path) -> None
         measured.wait_for_success("job")
 
 
-def test_contender_that_ends_before_the_work_is_done_is_an_error(tmp_path: Path) -> None:
+def test_contender_that_exits_early_is_an_error(tmp_path: Path) -> None:
     with (
         pytest.raises(RunError, match=r"^all rows: the process ended early:\n$"),
         running([sys.executable, "-c", ""], tmp_path) as measured,
@@ -69,7 +69,7 @@ def test_short_command_is_timed(tmp_path: Path) -> None:
     assert run.usage.peak_rss_mb > 1
 
 
-def test_short_command_that_ends_badly_is_an_error(tmp_path: Path) -> None:
+def test_failed_short_command_is_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit('gone')"]
 
     with pytest.raises(RunError) as caught:

@@ -32,7 +32,7 @@ def test_case_that_moves_no_rows_has_no_rate() -> None:
     assert _result("startup", "help", 1.0, rows=0).rows_per_s is None
 
 
-def test_results_of_a_case_replace_all_that_it_left_before(tmp_path: Path) -> None:
+def test_results_of_a_case_replace_its_earlier_results(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     keep([_result("append", "ours", 1), _result("append", "gone", 2)], path)
     keep([_result("startup", "help", 3)], path)
@@ -58,7 +58,7 @@ def test_results_file_has_the_documented_keys(tmp_path: Path) -> None:
     assert path.read_text().endswith("]\n")
 
 
-def test_table_shows_each_contender_beside_the_best_of_its_case(
+def test_table_compares_each_contender_with_the_best_of_its_case(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show([_result("append", "ours", 1), _result("append", "theirs", 4)])

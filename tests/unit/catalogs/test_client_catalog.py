@@ -65,7 +65,7 @@ def without_package(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
 
 
 @pytest.mark.parametrize("without_package", [("boto3", "botocore")], indirect=True)
-def test_missing_package_of_glue_is_named_with_the_extra(without_package: None) -> None:
+def test_missing_package_of_glue_is_reported_with_the_extra(without_package: None) -> None:
     with pytest.raises(DependencyError) as caught:
         glue().client()
 

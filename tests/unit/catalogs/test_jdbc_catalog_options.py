@@ -250,7 +250,7 @@ def test_fault_of_mysql_is_explained(code: int, kind: type[Exception], what: str
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_unreadable_certificate_is_named(tmp_path: Path, content: str | None) -> None:
+def test_unreadable_certificate_is_reported(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)

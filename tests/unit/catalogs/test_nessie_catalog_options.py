@@ -201,7 +201,7 @@ def test_faults_of_the_store_are_not_explained_by_the_catalog() -> None:
         "S3Exception: AccessDenied",
     ],
 )
-def test_bucket_named_nessie_is_not_taken_for_the_server(said: str) -> None:
+def test_bucket_named_nessie_is_not_mistaken_for_the_server(said: str) -> None:
     error = build(warehouse="s3://nessie/w").explain(said, "table t")
 
     assert error is not None

@@ -131,7 +131,7 @@ def test_fault_of_another_system_is_not_blamed_on_the_address(
     assert explain(said, "here", parties) is None
 
 
-def test_token_set_as_credential_is_named_by_its_key() -> None:
+def test_token_set_as_credential_is_reported_by_its_key() -> None:
     said = "org.apache.iceberg.exceptions.NotAuthorizedException: Not authorized: expired"
 
     assert str(explain(said, "here", BEARER)) == (

@@ -26,7 +26,7 @@ def signs(out: str) -> list[tuple[str, str]]:
     return [(line[2], line[4:24].strip()) for line in steps]
 
 
-def test_check_asks_every_part(icestream: Icestream, tmp_path: Path) -> None:
+def test_check_tests_every_component(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     ended = icestream("check")
     assert (ended.code, ended.err) == (0, "")
@@ -42,13 +42,15 @@ def test_check_asks_every_part(icestream: Icestream, tmp_path: Path) -> None:
     assert ended.out.splitlines()[-1] == "All checks passed."
 
 
-def test_check_asks_only_the_named_part(icestream: Icestream, tmp_path: Path) -> None:
+def test_check_tests_only_the_named_component(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     parts = icestream("check", "--source", "shop", "--output", "json").document["parts"]
     assert [part["name"] for part in parts] == ["source 'shop' (datagen shop_events seed 42)"]
 
 
-def test_check_of_an_unknown_part_names_the_known(icestream: Icestream, tmp_path: Path) -> None:
+def test_check_of_an_unknown_component_lists_the_known_ones(
+    icestream: Icestream, tmp_path: Path
+) -> None:
     write_file(tmp_path)
     ended = icestream("check", "--sink", "lke")
     assert (ended.code, ended.err) == (
@@ -64,7 +66,7 @@ def test_check_offline_connects_to_nothing(icestream: Icestream, tmp_path: Path)
     assert not (tmp_path / "lake").exists()
 
 
-def test_steps_after_a_failed_one_are_not_asked(icestream: Icestream, tmp_path: Path) -> None:
+def test_steps_after_a_failed_one_are_skipped(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     (tmp_path / "lake").write_text("a file where a folder should be", encoding="utf-8")
     ended = icestream("check")
@@ -99,7 +101,7 @@ def shape_table(folder: Path, columns: pa.Schema | None) -> None:
     client.create_table(("demo", "events"), schema=columns)
 
 
-def test_check_tells_whether_rows_fit_the_table(icestream: Icestream, tmp_path: Path) -> None:
+def test_check_reports_whether_rows_fit_the_table(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     assert details(icestream("check", "--output", "json"))["fit table"] == (
         "the table will be created from the source schema"
@@ -110,7 +112,7 @@ def test_check_tells_whether_rows_fit_the_table(icestream: Icestream, tmp_path: 
     )
 
 
-def test_check_tells_how_the_table_would_change(icestream: Icestream, tmp_path: Path) -> None:
+def test_check_reports_how_the_table_would_change(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     shape_table(tmp_path, pa.schema([("event_id", pa.int64())]))
     told = details(icestream("check", "--output", "json"))
@@ -128,7 +130,7 @@ def test_check_finds_rows_that_do_not_fit(icestream: Icestream, tmp_path: Path) 
     assert ended.out.splitlines()[-1] == "1 of 3 components failed."
 
 
-def test_check_of_a_dead_store_ends_soon_and_names_the_key(
+def test_check_of_an_unreachable_store_fails_fast_and_names_the_key(
     icestream: Icestream, tmp_path: Path
 ) -> None:
     port = closed_port()
@@ -151,7 +153,7 @@ def test_check_of_a_dead_store_ends_soon_and_names_the_key(
     ]
 
 
-def test_check_refuses_what_this_version_lacks(icestream: Icestream, tmp_path: Path) -> None:
+def test_check_refuses_unavailable_connectors(icestream: Icestream, tmp_path: Path) -> None:
     write_file(
         tmp_path,
         FILE.replace(
@@ -182,7 +184,9 @@ def test_failed_step_carries_its_error() -> None:
         ([RefusedError("a"), IcestreamError("b")], 5),
     ],
 )
-def test_unreachable_wins_over_other_faults(errors: list[IcestreamError], code: int) -> None:
+def test_unreachable_takes_precedence_over_other_faults(
+    errors: list[IcestreamError], code: int
+) -> None:
     assert _exit_code(errors) == code
 
 
@@ -196,7 +200,7 @@ def test_plan_marks_the_table_that_would_be_created(icestream: Icestream, tmp_pa
     assert (document["format_version"], document["counts"]["create"]) == (1, 1)
 
 
-def test_plan_of_an_existing_table_differs_in_nothing(icestream: Icestream, tmp_path: Path) -> None:
+def test_plan_of_an_existing_table_has_no_changes(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     make_table(plan_of(tmp_path))
     assert icestream("plan", "--detailed-exitcode").code == 0
@@ -229,7 +233,7 @@ def test_init_leaves_an_existing_file_alone(icestream: Icestream, tmp_path: Path
     assert path.read_text(encoding="utf-8") != "mine"
 
 
-def test_commented_kafka_source_of_init_is_right(icestream: Icestream, tmp_path: Path) -> None:
+def test_commented_kafka_source_of_init_is_valid(icestream: Icestream, tmp_path: Path) -> None:
     icestream("init", "made/icestream.yaml")
     path = tmp_path / "made" / "icestream.yaml"
     lines = path.read_text(encoding="utf-8").splitlines()

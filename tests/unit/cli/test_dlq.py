@@ -64,7 +64,7 @@ def letters(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_letters_are_counted_by_reason_and_the_newest_shown(
+def test_dead_letters_are_counted_by_reason_and_the_newest_are_shown(
     icestream: Icestream, letters: Path
 ) -> None:
     ended = icestream("dlq", "list", "--limit", "2")
@@ -84,7 +84,7 @@ def test_letters_are_counted_by_reason_and_the_newest_shown(
     ]
 
 
-def test_letters_of_one_pipeline_as_json(icestream: Icestream, letters: Path) -> None:
+def test_dead_letters_of_one_pipeline_as_json(icestream: Icestream, letters: Path) -> None:
     document = icestream(
         "dlq", "list", "--pipeline", "shop", "--limit", "2", "--output", "json"
     ).document
@@ -109,7 +109,9 @@ def test_letters_of_one_pipeline_as_json(icestream: Icestream, letters: Path) ->
     assert (older["raw"], older["failed_at"]) == ('{"id": 2', "2026-11-15T10:02:00.000+00:00")
 
 
-def test_table_that_is_not_made_yet_has_no_letters(icestream: Icestream, tmp_path: Path) -> None:
+def test_table_that_does_not_exist_yet_has_no_dead_letters(
+    icestream: Icestream, tmp_path: Path
+) -> None:
     write_file(tmp_path, WITH_LETTERS)
     assert icestream("dlq", "list").out == (
         "lake.demo.bad: no dead letters, the table does not exist yet\n"
@@ -117,7 +119,7 @@ def test_table_that_is_not_made_yet_has_no_letters(icestream: Icestream, tmp_pat
 
 
 @pytest.mark.parametrize("arguments", [["list", "--pipeline", "shop"], ["list"]])
-def test_file_without_dead_letters_is_told(
+def test_file_without_dead_letters_is_reported(
     icestream: Icestream, tmp_path: Path, arguments: list[str]
 ) -> None:
     path = write_file(tmp_path)
@@ -130,7 +132,7 @@ def test_file_without_dead_letters_is_told(
     )
 
 
-def test_unknown_pipeline_is_told(icestream: Icestream, letters: Path) -> None:
+def test_unknown_pipeline_is_reported(icestream: Icestream, letters: Path) -> None:
     ended = icestream("dlq", "list", "--pipeline", "shap")
     assert (ended.code, ended.err) == (
         2,
@@ -138,9 +140,7 @@ def test_unknown_pipeline_is_told(icestream: Icestream, letters: Path) -> None:
     )
 
 
-def test_replay_into_a_table_that_is_replaced_is_refused(
-    icestream: Icestream, tmp_path: Path
-) -> None:
+def test_replay_into_an_overwritten_table_is_refused(icestream: Icestream, tmp_path: Path) -> None:
     write_file(
         tmp_path, WITH_LETTERS.replace("table: events,", "table: events, commit_mode: overwrite,")
     )
@@ -165,7 +165,7 @@ def test_replay_of_a_mirror_is_refused(icestream: Icestream, tmp_path: Path) -> 
     )
 
 
-def test_replay_without_any_letters_needs_no_spark(icestream: Icestream, tmp_path: Path) -> None:
+def test_replay_without_dead_letters_needs_no_spark(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path, WITH_LETTERS)
     ended = icestream("dlq", "replay", "--pipeline", "shop")
     assert (ended.code, ended.out) == (
@@ -174,7 +174,7 @@ def test_replay_without_any_letters_needs_no_spark(icestream: Icestream, tmp_pat
     )
 
 
-def test_times_are_read_as_utc_or_as_a_span_ago() -> None:
+def test_times_are_utc_or_relative_to_now() -> None:
     assert parse_timestamp("2026-11-15") == datetime(2026, 11, 15, tzinfo=timezone.utc)
     assert parse_timestamp("2026-11-15T10:30Z") == datetime(
         2026, 11, 15, 10, 30, tzinfo=timezone.utc
@@ -188,7 +188,7 @@ def test_times_are_read_as_utc_or_as_a_span_ago() -> None:
     )
 
 
-def test_time_that_is_none_is_refused(icestream: Icestream, tmp_path: Path) -> None:
+def test_invalid_time_is_refused(icestream: Icestream, tmp_path: Path) -> None:
     ended = icestream("dlq", "replay", "--pipeline", "shop", "--since", "yesterday")
     assert (ended.code, ended.err) == (
         2,

@@ -77,7 +77,9 @@ def test_file_of_a_mirror_passes_check(
     assert (ended.code, ended.err) == (0, "")
 
 
-def test_file_of_a_mirror_goes_where_it_is_asked_for(icestream: Icestream, tmp_path: Path) -> None:
+def test_file_of_a_mirror_is_written_to_the_given_path(
+    icestream: Icestream, tmp_path: Path
+) -> None:
     address = f"postgresql://me@127.0.0.1:{closed_port()}/shop"
     ended = icestream("init", address, "made/mine.yaml", "--output", "json")
     assert ended.document == {
@@ -118,7 +120,7 @@ def test_two_paths_are_refused(icestream: Icestream) -> None:
         ),
     ],
 )
-def test_address_is_taken_apart(address: str, expected: DatabaseAddress) -> None:
+def test_address_is_parsed(address: str, expected: DatabaseAddress) -> None:
     assert is_address(address)
     assert parse_address(address) == expected
 
@@ -131,7 +133,7 @@ def test_address_is_taken_apart(address: str, expected: DatabaseAddress) -> None
         ("postgres://h/shop?a=1", "unsupported parameter 'a'"),
     ],
 )
-def test_address_that_cannot_be_is_refused(address: str, why: str) -> None:
+def test_invalid_address_is_refused(address: str, why: str) -> None:
     with pytest.raises(PlanError) as caught:
         parse_address(address)
     assert str(caught.value) == (
@@ -150,7 +152,7 @@ def test_odd_names_survive_yaml_and_interpolation(name: str) -> None:
     assert part[0].isalpha()
 
 
-def test_file_notes_the_tables_and_their_keys() -> None:
+def test_file_lists_the_tables_and_their_keys() -> None:
     look = DatabaseListing(
         (
             DatabaseTable("public", "customers", ("id",)),
@@ -172,7 +174,7 @@ def test_file_notes_the_tables_and_their_keys() -> None:
     assert "password" not in text
 
 
-def test_tables_outside_public_are_taken_by_their_schemas() -> None:
+def test_tables_outside_public_are_selected_by_their_schemas() -> None:
     look = DatabaseListing((DatabaseTable("sales", "a", ()), DatabaseTable("hr", "b", ())))
     config = parsed(written(look=look))["sources"]["shop"]["config"]
     assert config["tables"] == ["hr.*", "sales.*"]
@@ -188,7 +190,7 @@ THREE_SCHEMAS = DatabaseListing(
 )
 
 
-def test_tables_that_the_pattern_leaves_out_are_not_noted_as_mirrored() -> None:
+def test_tables_excluded_by_the_pattern_are_not_listed_as_mirrored() -> None:
     text = written(look=THREE_SCHEMAS)
     assert (
         '      tables: ["public.*"]\n'
@@ -202,7 +204,7 @@ def test_tables_that_the_pattern_leaves_out_are_not_noted_as_mirrored() -> None:
     assert "a_table_with_a_long_name" not in text
 
 
-def test_json_tells_mirrored_tables_and_other_schemas(
+def test_json_lists_mirrored_tables_and_other_schemas(
     icestream: Icestream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.cli.init.list_database", lambda _: THREE_SCHEMAS)
@@ -211,14 +213,14 @@ def test_json_tells_mirrored_tables_and_other_schemas(
     assert ended.document["other_schemas"] == ["hr", "sales"]
 
 
-def test_long_list_of_schemas_is_cut() -> None:
+def test_long_list_of_schemas_is_truncated() -> None:
     others = (DatabaseTable(f"s{n:03}", "t", ("id",)) for n in range(50))
     text = written(look=DatabaseListing((DatabaseTable("public", "t", ("id",)), *others)))
     assert "s039, and 10 more. To mirror" in text
     assert "s040" not in text
 
 
-def test_long_list_of_tables_is_cut() -> None:
+def test_long_list_of_tables_is_truncated() -> None:
     look = DatabaseListing(tuple(DatabaseTable("public", f"t{n:03}", ("id",)) for n in range(50)))
     text = written(look=look)
     assert "public.t039" in text

@@ -44,7 +44,7 @@ def test_each_batch_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_retries_skips_and_bad_records_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_retries_skips_and_bad_records_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     log = BatchLog()
     with caplog.at_level(logging.INFO, logger="icestream.cli.live"):
         log.observe(BatchWritten("o", "t", 1, 1, 10, 1, 0.1, 0.5, retries=2))
@@ -69,7 +69,7 @@ def test_batch_of_many_tables_is_one_line(caplog: pytest.LogCaptureFixture) -> N
     ]
 
 
-def test_each_of_many_tables_is_told_to_those_who_ask(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_of_many_tables_is_shown_if_requested(caplog: pytest.LogCaptureFixture) -> None:
     log = BatchLog()
     with caplog.at_level(logging.DEBUG, logger="icestream.cli.live"):
         log.observe(replace(WRITTEN, of_many=True))
@@ -92,7 +92,7 @@ def test_live_view_waits_for_spark() -> None:
     assert shown([]) == "starting Spark ...\n"
 
 
-def test_live_view_has_a_line_a_pipeline_and_its_error() -> None:
+def test_live_view_has_a_line_per_pipeline_and_its_error() -> None:
     good, bad = Progress("orders", "lake.a.b"), Progress("clicks", "lake.a.c")
     good.set_state("running")
     good.measure(42, 0.5)

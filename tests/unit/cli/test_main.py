@@ -95,7 +95,7 @@ def test_completion_offers_the_commands() -> None:
     assert done.stdout.splitlines() == ["plain,status", "plain,snapshots", "plain,schema"]
 
 
-def test_unknown_command_is_answered_with_a_suggestion(icestream: Icestream) -> None:
+def test_unknown_command_gets_a_suggestion(icestream: Icestream) -> None:
     ended = icestream("chek")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == (
@@ -105,7 +105,7 @@ def test_unknown_command_is_answered_with_a_suggestion(icestream: Icestream) -> 
     )
 
 
-def test_usage_error_is_json_when_json_is_asked_for(icestream: Icestream) -> None:
+def test_usage_error_is_json_if_json_is_requested(icestream: Icestream) -> None:
     ended = icestream("run", "--resume", "--start-over", "--output", "json")
     assert ended.code == 2
     assert ended.document == {
@@ -120,7 +120,7 @@ def test_usage_error_is_json_when_json_is_asked_for(icestream: Icestream) -> Non
     }
 
 
-def test_known_error_is_told_with_its_exit_code(
+def test_known_error_is_reported_with_its_exit_code(
     icestream: Icestream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = UnreachableError(
@@ -171,7 +171,7 @@ def test_interrupt_ends_quietly(
     assert (ended.code, ended.out, ended.err.strip()) == (130, "", "")
 
 
-def test_missing_file_says_how_to_make_one(icestream: Icestream) -> None:
+def test_missing_file_error_says_how_to_create_one(icestream: Icestream) -> None:
     ended = icestream("plan")
     assert (ended.code, ended.err) == (
         2,
@@ -222,7 +222,7 @@ def test_module_runs_the_command(module: str) -> None:
     assert "icestream: unknown command 'no-such-command'" in done.stderr
 
 
-def test_error_of_the_jvm_is_told_by_what_happened() -> None:
+def test_jvm_error_is_reported_by_its_cause() -> None:
     text = "An error occurred while calling o7.load.\n: java.io.IOException: disk full\n\tat x.y"
     assert (
         unexpected_error_text(RuntimeError(text))

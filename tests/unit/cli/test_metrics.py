@@ -41,7 +41,7 @@ def test_metrics_of_a_run_are_shown(
     assert lag in samples
 
 
-def test_wrong_token_is_told_and_not_shown(
+def test_wrong_token_is_reported_and_not_shown(
     icestream: Icestream, tmp_path: Path, endpoint: MetricsEndpoint
 ) -> None:
     write_port(tmp_path, f"{{port: {endpoint.port}, token: open}}")
@@ -53,7 +53,7 @@ def test_wrong_token_is_told_and_not_shown(
     )
 
 
-def test_endpoint_that_is_turned_off_is_told(icestream: Icestream, tmp_path: Path) -> None:
+def test_disabled_endpoint_is_reported(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     ended = icestream("metrics")
     assert (ended.code, ended.err) == (

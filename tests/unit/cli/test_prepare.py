@@ -45,7 +45,7 @@ def trial(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(class_archive, "RUN_COMMAND", (sys.executable, "-c", script))
 
 
-def test_run_that_fails_is_told_and_leaves_nothing(
+def test_failed_run_is_reported_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial(monkeypatch, "raise SystemExit('no memory is left')")
@@ -58,7 +58,7 @@ def test_run_that_fails_is_told_and_leaves_nothing(
     assert not [*archive_folder().iterdir()]
 
 
-def test_what_java_said_is_told_if_it_wrote_nothing(
+def test_output_of_java_is_reported_if_it_wrote_no_archive(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = "import pathlib as p; p.Path('.icestream').mkdir(); "
@@ -68,7 +68,7 @@ def test_what_java_said_is_told_if_it_wrote_nothing(
     assert "Java wrote no complete archive: No space is left" in capsys.readouterr().err
 
 
-def test_run_without_an_end_is_given_up(
+def test_run_that_hangs_is_aborted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial(monkeypatch, "import time; time.sleep(60)")
@@ -79,7 +79,7 @@ def test_run_without_an_end_is_given_up(
 
 
 @pytest.mark.parametrize("variable", class_archive.CONFLICTING_VARIABLES)
-def test_settings_of_another_spark_are_in_the_way(
+def test_settings_of_another_spark_are_refused(
     variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(variable, "/etc/other")
@@ -88,7 +88,7 @@ def test_settings_of_another_spark_are_in_the_way(
     assert f"{variable} is set, here to '/etc/other'" in capsys.readouterr().err
 
 
-def test_what_a_killed_one_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_killed_run_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     trial(monkeypatch, "pass")
     left, recent = archive_folder() / "new-old", archive_folder() / "new-recent"
     for folder in (left, recent):
@@ -100,13 +100,13 @@ def test_what_a_killed_one_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> N
     assert [*archive_folder().iterdir()] == [recent]
 
 
-def test_file_that_is_named_and_missing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["prepare", "-c", "missing.yaml"]) == 2
     assert "missing.yaml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_jars_of_a_file_are_fetched_if_it_is_named(
+def test_jars_of_the_given_file_are_downloaded(
     named: bool,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -10,14 +10,14 @@ import pytest
 from icestream.cli import output
 
 
-def test_table_is_as_wide_as_its_cells_with_numbers_to_the_right() -> None:
+def test_table_fits_its_cells_and_aligns_numbers_right() -> None:
     text = click.unstyle(
         output.format_table(("name", "rows"), [("orders", 5), ("x", None), ("y", 1200)])
     )
     assert text.splitlines() == ["name    rows", "orders     5", "x", "y       1200"]
 
 
-def test_table_without_rows_is_its_head() -> None:
+def test_table_without_rows_is_its_header() -> None:
     assert click.unstyle(output.format_table(("name", "rows"), [])) == "name  rows"
 
 
@@ -29,7 +29,7 @@ def test_cells_show_no_control_characters() -> None:
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0 B"), (999, "999 B"), (22_647, "22.6 kB"), (3_400_000_000, "3.4 GB")]
 )
-def test_size_is_told_in_the_largest_fitting_unit(number: int, text: str) -> None:
+def test_size_is_shown_in_the_largest_fitting_unit(number: int, text: str) -> None:
     assert output.format_bytes(number) == text
 
 
@@ -37,7 +37,7 @@ def test_size_is_told_in_the_largest_fitting_unit(number: int, text: str) -> Non
     ("seconds", "text"),
     [(0.84, "0.8 s"), (42, "42 s"), (600, "10 min"), (4 * 3600, "4 h"), (3 * 86400, "3 days")],
 )
-def test_duration_is_told_in_the_largest_fitting_unit(seconds: float, text: str) -> None:
+def test_duration_is_shown_in_the_largest_fitting_unit(seconds: float, text: str) -> None:
     assert output.format_duration(seconds) == text
 
 

@@ -141,7 +141,7 @@ def test_declared_columns_are_compared(icestream: Icestream, tmp_path: Path) -> 
     assert icestream("schema", "diff", "--detailed-exitcode").code == 4
 
 
-def test_change_that_is_not_allowed_is_marked(icestream: Icestream, tmp_path: Path) -> None:
+def test_disallowed_change_is_marked(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path, file("id bigint NOT NULL, name string", "strict"))
     make_table(tmp_path)
 
@@ -159,9 +159,7 @@ def test_change_that_is_not_allowed_is_marked(icestream: Icestream, tmp_path: Pa
     ]
 
 
-def test_columns_that_earlier_batches_showed_are_compared(
-    icestream: Icestream, tmp_path: Path
-) -> None:
+def test_columns_of_earlier_batches_are_compared(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path, file(evolution="add_columns"))
     make_table(tmp_path)
     remember(tmp_path, pa.schema([("id", pa.int32()), ("at", pa.time64("us"))]))
@@ -180,7 +178,7 @@ def test_columns_that_earlier_batches_showed_are_compared(
     assert report["sql"] == ["-- column 'at' is time, a type that Spark SQL does not support"]
 
 
-def test_columns_that_fit_are_told(icestream: Icestream, tmp_path: Path) -> None:
+def test_matching_columns_are_reported(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path, file("id int NOT NULL", "add_columns"))
     make_table(tmp_path)
     ended = icestream("schema", "diff", "--detailed-exitcode")
@@ -206,7 +204,7 @@ def test_columns_that_fit_are_told(icestream: Icestream, tmp_path: Path) -> None
         ),
     ],
 )
-def test_what_is_not_known_is_said(
+def test_unknown_schemas_are_reported(
     icestream: Icestream, tmp_path: Path, text: str, told: str
 ) -> None:
     write_file(tmp_path, text)

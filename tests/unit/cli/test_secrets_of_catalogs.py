@@ -78,7 +78,7 @@ def test_no_command_shows_a_secret(
     assert not SECRET.search(ended.err), SECRET.search(ended.err)
 
 
-def test_every_part_that_does_not_answer_is_named(icestream: Icestream, tmp_path: Path) -> None:
+def test_every_unreachable_component_is_reported(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path, FILE.replace("PORT", str(closed_port())))
 
     ended = icestream("check")

@@ -57,7 +57,7 @@ def test_table_is_found_by_any_of_its_names(look: Icestream, arguments: list[str
     assert lines[5:] == ["... and 1 older snapshot"]
 
 
-def test_unknown_table_is_answered_with_a_suggestion(look: Icestream) -> None:
+def test_unknown_table_gets_a_suggestion(look: Icestream) -> None:
     ended = look("snapshots", "demo.event")
     assert (ended.code, ended.err) == (
         1,
@@ -98,7 +98,7 @@ def test_query_prints_rows_as_json(look: Icestream) -> None:
     }
 
 
-def test_query_tells_when_rows_are_left_out(look: Icestream) -> None:
+def test_query_reports_omitted_rows(look: Icestream) -> None:
     ended = look("query", "SELECT * FROM demo.events", "--limit", "2")
     assert ended.out.splitlines()[-1] == "(2 rows)"
     assert ended.err == "Showing the first 2 rows; use --limit for more.\n"
@@ -130,7 +130,7 @@ def test_status_joins_state_lock_and_table(icestream: Icestream, tmp_path: Path)
     assert (killed["state"], killed["is_running"]) == ("stopped", False)
 
 
-def test_status_of_many_tables_is_what_the_pipeline_told(
+def test_status_of_many_tables_comes_from_the_status_file(
     icestream: Icestream, tmp_path: Path
 ) -> None:
     write_file(tmp_path, FILE.replace("table: events", "route_by: event_type"))
@@ -154,7 +154,7 @@ def test_status_shows_the_first_line_of_an_error(icestream: Icestream, tmp_path:
     assert lines[2] == "shop: record 7 is broken"
 
 
-def test_status_goes_on_when_the_catalog_is_broken(icestream: Icestream, tmp_path: Path) -> None:
+def test_status_works_with_a_broken_catalog(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     (tmp_path / "lake").write_text("a file where a folder should be", encoding="utf-8")
     (one,) = icestream("status", "--output", "json").document["pipelines"]
@@ -172,7 +172,7 @@ def branched(tmp_path: Path) -> int:
     return first
 
 
-def test_query_reads_a_branch_when_told(icestream: Icestream, branched: int) -> None:
+def test_query_reads_the_requested_branch(icestream: Icestream, branched: int) -> None:
     count = "SELECT count(*) AS n FROM demo.events"
     assert branched
     assert icestream("query", count, "--output", "json").document["rows"] == [{"n": 6}]
@@ -180,7 +180,7 @@ def test_query_reads_a_branch_when_told(icestream: Icestream, branched: int) -> 
     assert on_branch.document["rows"] == [{"n": 3}]
 
 
-def test_query_of_a_branch_that_is_not_there_names_those_that_are(
+def test_query_of_a_missing_branch_lists_the_existing_ones(
     icestream: Icestream, branched: int
 ) -> None:
     ended = icestream("query", "--branch", "audti", "SELECT * FROM demo.events")
@@ -191,14 +191,16 @@ def test_query_of_a_branch_that_is_not_there_names_those_that_are(
     )
 
 
-def test_snapshots_tell_which_branches_stand_where(icestream: Icestream, branched: int) -> None:
+def test_snapshots_show_the_branches_that_point_to_them(
+    icestream: Icestream, branched: int
+) -> None:
     newest, oldest = icestream("snapshots", "--output", "json").document["snapshots"]
     assert (newest["refs"], oldest["refs"]) == (["main"], ["audit"])
     lines = icestream("snapshots").out.splitlines()
     assert lines[5].startswith(f"{branched} (audit) ")
 
 
-def test_status_tells_the_branch_that_a_pipeline_writes_to(
+def test_status_shows_the_branch_that_a_pipeline_writes_to(
     icestream: Icestream, tmp_path: Path
 ) -> None:
     write_file(tmp_path, FILE.replace("table: events", "table: events, branch: audit"))

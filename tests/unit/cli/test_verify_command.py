@@ -39,7 +39,7 @@ def test_file_without_a_mirror_is_refused(icestream: Icestream, tmp_path: Path) 
     )
 
 
-def test_table_that_is_the_same_has_a_line_and_what_was_left_out() -> None:
+def test_identical_table_has_a_line_and_its_skipped_parts() -> None:
     found = text_of(
         in_lake=SideReport(1200), changed_since=1, only_in_lake=("old",), only_in_source=("new",)
     )
@@ -51,12 +51,12 @@ def test_table_that_is_the_same_has_a_line_and_what_was_left_out() -> None:
     )
 
 
-def test_reason_for_not_comparing_is_told() -> None:
+def test_reason_for_not_comparing_is_reported() -> None:
     found = text_of(status="not compared", point="", reason="it is away")
     assert found == "✗ public.orders -> lake.public.orders: not compared\n    it is away"
 
 
-def test_rows_are_named_without_breaking_the_terminal() -> None:
+def test_rows_are_listed_without_breaking_the_terminal() -> None:
     found = text_of(
         status="different",
         in_source=SideReport(2, ("1", "a"), ("2", "b")),

@@ -33,7 +33,7 @@ def message(text: str, path: str | Path = "a.yaml", **environment: str) -> str:
     return str(caught.value)
 
 
-def test_variables_are_filled_in_anywhere_in_a_value() -> None:
+def test_variables_are_interpolated_anywhere_in_a_value() -> None:
     assert state_path("/data/${TEAM}/${ENV}-state", TEAM="x", ENV="prod") == "/data/x/prod-state"
 
 
@@ -43,11 +43,11 @@ def test_default_is_used_when_a_variable_is_unset_or_empty() -> None:
     assert state_path("${DIR:-here}", DIR="there") == "there"
 
 
-def test_two_dollars_are_one_and_one_alone_stays() -> None:
+def test_two_dollars_are_an_escaped_one_and_a_single_one_stays() -> None:
     assert state_path("'a$$b$${X}c$'") == "a$b${X}c$"
 
 
-def test_value_that_is_filled_in_is_not_filled_in_again() -> None:
+def test_interpolated_value_is_not_interpolated_again() -> None:
     assert state_path("${A}", A="${B}", B="x") == "${B}"
 
 
@@ -56,32 +56,34 @@ def test_variable_may_hold_a_number() -> None:
     assert config.block.metrics.port == 99
 
 
-def test_secret_of_digits_stays_a_text() -> None:
+def test_secret_of_digits_stays_a_string() -> None:
     text = JDBC.replace("{password}", "${PW}")
     options = parse(text, "a.yaml", environment={"PW": "12345"}).catalogs["pg"].options
     assert options.model_dump()["jdbc"]["password"].get_secret_value() == "12345"
 
 
-def test_file_is_read_beside_the_configuration_without_its_last_line_end(tmp_path: Path) -> None:
+def test_file_next_to_the_configuration_is_read_without_its_trailing_newline(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "secret.txt").write_text("a b\n")
     config = parse("state: {path: '${file:secret.txt}'}\n", tmp_path / "a.yaml")
     assert config.block.state.path == "a b"
 
 
-def test_missing_file_is_named() -> None:
+def test_missing_file_is_reported() -> None:
     assert message("state: {path: '${file:no/such}'}\n") == (
         "a.yaml:1:15 state.path: the file 'no/such' cannot be read: No such file or directory\n"
         "  A relative path starts from the folder of the configuration file."
     )
 
 
-def test_open_reference_is_named() -> None:
+def test_unclosed_reference_is_reported() -> None:
     assert message("state: {path: '${HOME'}\n") == (
         "a.yaml:1:15 state.path: `${` is not closed by `}`\n  Write `$$` for a plain `$`."
     )
 
 
-def test_reference_that_names_no_variable_is_refused() -> None:
+def test_reference_without_a_variable_name_is_refused() -> None:
     assert message("state: {path: '${a-b}'}\n") == (
         "a.yaml:1:15 state.path: '${a-b}' does not name a variable\n"
         "  Write `${NAME}`, `${NAME:-default}` or `${file:PATH}`; `$$` is a plain `$`."

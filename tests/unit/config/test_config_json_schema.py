@@ -42,11 +42,11 @@ def faults(validator: Any, text: str) -> list[str]:
     return [error.json_path for error in validator.iter_errors(data_of(text))]
 
 
-def test_file_with_everything_in_it_is_read_and_planned() -> None:
+def test_file_with_every_option_is_read_and_planned() -> None:
     assert build(load(EVERYTHING)).pipelines[0].name == "all"
 
 
-def test_file_with_everything_in_it_fits_both_schemas(
+def test_file_with_every_option_fits_both_schemas(
     strict: jsonschema.Draft202012Validator, lenient: jsonschema.Draft7Validator
 ) -> None:
     text = EVERYTHING.read_text()
@@ -54,7 +54,7 @@ def test_file_with_everything_in_it_fits_both_schemas(
     assert faults(lenient, text) == []
 
 
-def test_file_with_everything_names_every_option() -> None:
+def test_file_with_every_option_is_complete() -> None:
     """An option that is added without being tried here is found by this."""
     text = EVERYTHING.read_text()
     config = parse(text, EVERYTHING)
@@ -86,7 +86,7 @@ def test_wrong_files_are_refused_by_both_schemas(
     assert faults(lenient, text)
 
 
-def test_reference_may_stand_for_a_number_in_an_editor_only(
+def test_reference_may_replace_a_number_only_in_an_editor(
     strict: jsonschema.Draft202012Validator, lenient: jsonschema.Draft7Validator
 ) -> None:
     text = "metrics: {port: '${PORT:-9108}'}"
@@ -127,7 +127,7 @@ def test_everything_is_described(schema: Any) -> None:
     assert undescribed == []
 
 
-def test_planned_options_say_so(schema: Any) -> None:
+def test_planned_options_are_marked(schema: Any) -> None:
     options = schema["$defs"]["IcebergOptions"]["properties"]
     assert options["readers"]["description"].endswith("Not available in this version.")
     assert "Not available" not in options["route_by"]["description"]

@@ -33,7 +33,7 @@ def test_version_may_be_written_without_quotes(version: str) -> None:
     assert parse(f"version: {version}\n", "a.yaml").block.version == "1.0"
 
 
-def test_file_gives_the_folder_that_paths_start_from(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_folder_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("state: {path: s}\n")
     config = load(file)
@@ -51,7 +51,7 @@ def test_file_larger_than_a_mebibyte_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_bytes(b"state: \xff\n")
     with pytest.raises(ConfigError) as caught:
@@ -83,13 +83,13 @@ def test_namespace_is_a_name_or_a_list(namespace: str) -> None:
         ("high_throughput", (100_000, 300, 512)),
     ],
 )
-def test_profile_gives_the_defaults(profile: str, values: tuple[int, int, int]) -> None:
+def test_profile_sets_the_defaults(profile: str, values: tuple[int, int, int]) -> None:
     options = sink_options(f"profile: {profile}")
     found = (options.batch_size, options.flush_interval_secs, options.target_file_size_mb)
     assert found == values
 
 
-def test_key_given_by_hand_wins_over_the_profile() -> None:
+def test_explicit_key_overrides_the_profile() -> None:
     options = sink_options("profile: low_latency, batch_size: 7")
     assert (options.batch_size, options.flush_interval_secs) == (7, 10)
 
@@ -110,7 +110,7 @@ def test_inline_catalog_is_read_and_kept_out_of_the_options() -> None:
     assert sink.catalog.connector == "memory"
 
 
-def test_faults_of_an_inline_catalog_have_their_place() -> None:
+def test_faults_of_an_inline_catalog_have_their_location() -> None:
     text = (
         "sinks:\n  lake:\n    connector: iceberg\n    config:\n      namespace: a\n"
         "      table: b\n      catalog:\n        type: rest\n        rest: {url: x}\n"

@@ -26,52 +26,52 @@ def message(text: str, **environment: str) -> str:
     return str(caught.value)
 
 
-def test_misspelt_key_is_named_with_a_suggestion() -> None:
+def test_misspelt_key_is_reported_with_a_suggestion() -> None:
     assert message(SINK + "      batchsize: 5\n") == (
         "orders.yaml:7:7 sinks.lake.config.batchsize: unknown key 'batchsize'\n"
         "  Did you mean 'batch_size'?"
     )
 
 
-def test_unknown_key_without_a_near_one_lists_what_there_is() -> None:
+def test_unknown_key_without_a_close_match_lists_the_known_keys() -> None:
     assert message("metrics: {colour: red}\n") == (
         "orders.yaml:1:11 metrics.colour: unknown key 'colour'\n  Valid keys: host, port, token."
     )
 
 
-def test_misspelt_section_is_named_with_a_suggestion() -> None:
+def test_misspelt_section_is_reported_with_a_suggestion() -> None:
     assert message("source: {}\n") == (
         "orders.yaml:1:1 source: unknown key 'source'\n  Did you mean 'sources'?"
     )
 
 
-def test_wrong_type_says_what_was_found_and_what_is_expected() -> None:
+def test_wrong_type_reports_found_and_expected() -> None:
     assert message(SINK + "      batch_size: many\n") == (
         "orders.yaml:7:19 sinks.lake.config.batch_size: "
         "expected a whole number, found the text 'many'"
     )
 
 
-def test_boolean_is_no_number() -> None:
+def test_boolean_is_not_a_number() -> None:
     assert message(SINK + "      batch_size: true\n") == (
         "orders.yaml:7:19 sinks.lake.config.batch_size: expected a number, found true"
     )
 
 
-def test_number_is_no_boolean() -> None:
+def test_number_is_not_a_boolean() -> None:
     assert message(SINK + "      create: 1\n") == (
         "orders.yaml:7:15 sinks.lake.config.create: expected true or false, found the number 1"
     )
 
 
-def test_number_in_place_of_a_text_asks_for_quotes() -> None:
+def test_number_in_place_of_a_string_asks_for_quotes() -> None:
     assert message(SINK + "      sequence_field: 5\n") == (
         "orders.yaml:7:23 sinks.lake.config.sequence_field: expected a text, found the number 5\n"
         '  Put it in quotes: "5".'
     )
 
 
-def test_text_in_place_of_a_list_shows_the_list() -> None:
+def test_string_in_place_of_a_list_shows_the_list() -> None:
     assert message(SINK + "      key_fields: id\n") == (
         "orders.yaml:7:19 sinks.lake.config.key_fields: expected a list, found the text 'id'\n"
         "  Write `[id]`."
@@ -99,7 +99,7 @@ def test_negative_number_names_the_bound() -> None:
     )
 
 
-def test_unset_variable_is_named_with_its_line() -> None:
+def test_unset_variable_is_reported_with_its_line() -> None:
     assert message("state:\n  path: /data/${STATE_DIR}\n") == (
         "orders.yaml:2:9 state.path: the environment variable 'STATE_DIR' is not set\n"
         "  Set it, or give a default: `${STATE_DIR:-default}`."
@@ -123,7 +123,7 @@ def test_dangling_source_name_without_any_source_says_where_to_add_it() -> None:
     )
 
 
-def test_dangling_catalog_name_is_found() -> None:
+def test_dangling_catalog_name_is_reported() -> None:
     text = "catalogs: {prod: {type: memory}}\n" + SINK + "      catalog: prd\n"
     assert message(text) == (
         "orders.yaml:8:16 sinks.lake.config.catalog: no catalog is named 'prd'\n"
@@ -139,7 +139,7 @@ def test_unknown_connector_lists_what_is_installed() -> None:
     )
 
 
-def test_unknown_catalog_type_and_transform_are_named() -> None:
+def test_unknown_catalog_type_and_transform_are_reported() -> None:
     text = (
         "catalogs: {c: {type: jdbk}}\nsources: {s: {connector: datagen}}\n"
         + SINK
@@ -153,7 +153,7 @@ def test_unknown_catalog_type_and_transform_are_named() -> None:
     )
 
 
-def test_catalog_without_a_type_is_told_which_there_are() -> None:
+def test_catalog_without_a_type_lists_the_known_types() -> None:
     assert message("catalogs:\n  c: {warehouse: x}\n") == (
         "orders.yaml:2:3 catalogs.c.type: 'type' is missing\n"
         "  Set e.g. `type: jdbc`. Available: glue, hive, jdbc, memory, nessie, rest."
@@ -177,7 +177,7 @@ def test_duplicate_key_names_the_first_one() -> None:
     )
 
 
-def test_bad_syntax_has_a_place() -> None:
+def test_syntax_error_has_a_location() -> None:
     assert message("sources: [a\n") == (
         "orders.yaml:2:1: invalid YAML: expected ',' or ']', but got '<stream end>' "
         "(while parsing a flow sequence)\n"
@@ -185,7 +185,7 @@ def test_bad_syntax_has_a_place() -> None:
     )
 
 
-def test_tab_is_named() -> None:
+def test_tab_is_reported() -> None:
     assert message("state:\n\tpath: x\n") == (
         "orders.yaml:2:1: tab character where YAML allows only spaces\n"
         "  Indent with spaces, e.g. two per level."
@@ -217,7 +217,7 @@ def test_missing_file_points_to_init(tmp_path: Path) -> None:
     )
 
 
-def test_key_one_level_too_far_left_is_given_its_place() -> None:
+def test_key_one_level_too_far_left_gets_its_correct_path() -> None:
     text = "sinks:\n  lake:\n    connector: iceberg\n    batch_size: 5\n"
     assert message(text) == (
         "orders.yaml:4:5 sinks.lake.batch_size: unknown key 'batch_size'\n"
@@ -225,7 +225,7 @@ def test_key_one_level_too_far_left_is_given_its_place() -> None:
     )
 
 
-def test_key_one_level_too_far_right_is_given_its_place() -> None:
+def test_key_one_level_too_far_right_gets_its_correct_path() -> None:
     text = "sources:\n  s:\n    connector: datagen\n    config:\n      streams: []\n"
     assert message(text) == (
         "orders.yaml:5:7 sources.s.config.streams: unknown key 'streams'\n"
@@ -233,7 +233,7 @@ def test_key_one_level_too_far_right_is_given_its_place() -> None:
     )
 
 
-def test_tables_of_a_source_that_has_none() -> None:
+def test_streams_of_a_source_without_tables_are_refused() -> None:
     text = "sources:\n  s:\n    connector: datagen\n    streams: [{name: orders}]\n"
     assert message(text) == (
         "orders.yaml:4:14 sources.s.streams: the connector 'datagen' does not support `streams`\n"
@@ -241,7 +241,7 @@ def test_tables_of_a_source_that_has_none() -> None:
     )
 
 
-def test_part_at_the_left_edge_is_given_its_section() -> None:
+def test_component_at_the_left_edge_gets_its_section() -> None:
     assert message("lake: {connector: iceberg}\nspark: {}\nmaster: x\n") == (
         "orders.yaml:1:1 lake: unknown key 'lake'\n"
         "  It belongs one level further right: `sinks.lake`.\n"
@@ -258,7 +258,7 @@ def test_section_inside_another_is_moved_left() -> None:
     )
 
 
-def test_catalog_key_outside_its_block_is_given_its_place() -> None:
+def test_catalog_key_outside_its_block_gets_its_correct_path() -> None:
     assert message("catalogs:\n  c: {type: rest, uri: x, rest: {uri: y}}\n") == (
         "orders.yaml:2:19 catalogs.c.uri: unknown key 'uri'\n"
         "  It belongs one level further right: `catalogs.c.rest.uri`."

@@ -80,7 +80,7 @@ def test_alias_without_an_anchor_is_refused() -> None:
     assert refusal("a: &a [*a]\n") == "f.yaml:1:8: the alias '*a' has no anchor before it"
 
 
-def test_key_that_is_no_text_is_refused() -> None:
+def test_key_that_is_not_a_string_is_refused() -> None:
     assert refusal("? [a]\n: b\n") == (
         "f.yaml:1:3: a key must be a text, not a list, mapping or alias"
     )

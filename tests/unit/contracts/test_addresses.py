@@ -21,7 +21,7 @@ ADDRESS: TypeAdapter[str] = TypeAdapter(HttpAddress)
     "address",
     ["http://127.0.0.1:10000/devstoreaccount1", "https://store.example/", "http://[::1]:9000"],
 )
-def test_address_of_a_server_is_taken_as_it_is(address: str) -> None:
+def test_server_address_is_accepted_unchanged(address: str) -> None:
     assert ADDRESS.validate_python(address) == address
 
 
@@ -46,7 +46,7 @@ def test_address_of_a_server_is_taken_as_it_is(address: str) -> None:
         ("http://h/?sig=x", "contains more than an address; end it before the ? or #"),
     ],
 )
-def test_text_that_is_no_address_is_refused(address: str, message: str) -> None:
+def test_invalid_address_is_refused(address: str, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         ADDRESS.validate_python(address)
     (error,) = caught.value.errors()
@@ -61,7 +61,7 @@ def test_endpoint_of_each_block_is_an_address(options: Any) -> None:
 
 
 @pytest.mark.parametrize("address", ["http://h:80a0", f"http://{LONG}", "http://[::1"])
-def test_address_that_cannot_be_reached_for_names_its_key(address: str) -> None:
+def test_invalid_address_error_names_its_key(address: str) -> None:
     with pytest.raises(ConnectorError) as caught:
         check_connection(address, "catalog 'lake'", "`rest.uri`")
     assert str(caught.value) == (

@@ -28,7 +28,7 @@ NAMES = ["plain", "a.b", "a b", "a`b", 'a"b', "`", '"', "select", "x; DROP TABLE
         (["lake", "my db", "t.1"], "`lake`.`my db`.`t.1`", '"lake"."my db"."t.1"'),
     ],
 )
-def test_each_part_is_quoted_by_itself(parts: list[str], spark: str, standard: str) -> None:
+def test_each_part_is_quoted_separately(parts: list[str], spark: str, standard: str) -> None:
     assert quote_for_spark(*parts) == spark
     assert quote_for_duckdb(*parts) == standard
 
@@ -42,7 +42,7 @@ def test_duckdb_reads_a_quoted_name_as_one_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_reader_of_spark_sql_reads_a_quoted_name_as_one_name(name: str) -> None:
+def test_spark_sql_reads_a_quoted_name_as_one_name(name: str) -> None:
     column = sqlglot.parse_one(quote_for_spark("t", name), dialect="spark")
 
     assert [part.name for part in column.find_all(Identifier)] == [name, "t"]
@@ -70,11 +70,11 @@ def test_a_reader_of_spark_sql_reads_a_quoted_name_as_one_name(name: str) -> Non
         ("ä" * 128, "it is longer than 255 bytes"),
     ],
 )
-def test_name_that_no_table_can_have_is_told(name: str, problem: str | None) -> None:
+def test_invalid_table_name_is_reported(name: str, problem: str | None) -> None:
     assert name_problem(name) == problem
 
 
-def test_each_table_has_a_folder_of_its_own() -> None:
+def test_each_table_has_its_own_folder() -> None:
     tables = [
         ("s", "t.x"),
         ("s.t", "x"),

@@ -93,7 +93,7 @@ def test_lost_or_repeated_report_fails_the_job(
     assert isinstance(caught.value, TransientError)
 
 
-def test_few_of_many_missing_tasks_are_named() -> None:
+def test_few_of_many_missing_tasks_are_listed() -> None:
     with pytest.raises(LostReportsError) as caught:
         order_reports([], range(100))
     assert caught.value.what == (
@@ -109,12 +109,12 @@ def test_result_of_another_length_fails_the_job() -> None:
     assert str(caught.value) == "0 of the 1 rows of a Spark job's result reached the driver" + TODO
 
 
-def test_long_text_is_cut_and_its_length_named() -> None:
+def test_long_text_is_truncated_and_its_length_shown() -> None:
     assert truncate_text("x" * 1_000) == "x" * 1_000
     assert truncate_text("x" * 20_000_000) == "x" * 1_000 + "... (20,000,000 characters)"
 
 
-def test_report_crosses_with_its_number() -> None:
+def test_report_survives_a_round_trip_with_its_number() -> None:
     batch = pack_report(4, IcestreamError("wrong", where="here"))
     number, error = unpack_report(batch.column(0)[0].as_py())
     assert (number, str(error)) == (4, "here: wrong")
@@ -130,7 +130,7 @@ NOT_GATHERED = {
 }
 
 
-def test_results_of_spark_are_gathered_in_one_place() -> None:
+def test_results_of_spark_are_collected_in_one_module() -> None:
     root = Path(icestream.__file__).parent
     pattern = re.compile(r"\.(collect|toLocalIterator|toPandas|toArrow)\(\)")
     found = {

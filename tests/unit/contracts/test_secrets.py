@@ -49,7 +49,7 @@ def test_address_without_a_secret_is_not(value: str) -> None:
     assert not is_secret("uri", value)
 
 
-def test_longer_secret_is_hidden_before_one_that_it_holds() -> None:
+def test_longer_secret_is_hidden_before_one_that_it_contains() -> None:
     assert hide("token-and-more", ["token", "token-and-more"]) == "***"
 
 

@@ -31,7 +31,7 @@ def done(checkpoint: Path, epoch: int) -> None:
     (folder / str(epoch)).write_text("v1\n{}")
 
 
-def test_source_is_told_after_spark_logged_the_batch(tmp_path: Path) -> None:
+def test_batch_is_acknowledged_after_spark_logged_it(tmp_path: Path) -> None:
     source, written = confirmation(tmp_path)
     written.record(0, {"at": 1}, 5)
 
@@ -43,7 +43,7 @@ def test_source_is_told_after_spark_logged_the_batch(tmp_path: Path) -> None:
     assert source.told == [({"at": 1}, 5)]
 
 
-def test_batch_is_told_once(tmp_path: Path) -> None:
+def test_batch_is_acknowledged_once(tmp_path: Path) -> None:
     source, written = confirmation(tmp_path)
     written.record(0, {"at": 1}, 5)
     done(tmp_path, 0)
@@ -54,7 +54,7 @@ def test_batch_is_told_once(tmp_path: Path) -> None:
     assert source.told == [({"at": 1}, 5)]
 
 
-def test_rows_of_batches_that_were_not_told_add_up(tmp_path: Path) -> None:
+def test_rows_of_unacknowledged_batches_add_up(tmp_path: Path) -> None:
     source, written = confirmation(tmp_path)
     written.record(0, {"at": 1}, 5)
     written.record(1, {"at": 2}, 7)

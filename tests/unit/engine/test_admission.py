@@ -12,7 +12,7 @@ def test_backlog_goes_into_one_batch_however_small_the_batch_size() -> None:
     assert admission(Counted(1_000_000)).next_end(START) == {"row": 1_000_000}
 
 
-def test_backlog_larger_than_max_batch_rows_is_taken_in_steps_of_that_size() -> None:
+def test_backlog_larger_than_max_batch_rows_is_read_in_batches_of_that_size() -> None:
     admitted = admission(Counted(1_000_000), most=400_000)
 
     ends, here = [], START
@@ -27,7 +27,7 @@ def test_max_batch_rows_below_batch_size_is_still_the_limit() -> None:
     assert admission(Counted(50_000), most=500).next_end(START) == {"row": 500}
 
 
-def test_limit_follows_how_many_pipelines_run_at_the_moment() -> None:
+def test_limit_depends_on_the_number_of_running_pipelines() -> None:
     running = iter([1, 4, 2])
     batching = Batching(1, 60, 400_000, lambda pipelines: 400_000 // pipelines)
     admitted = Admission(Counted(1_000_000), batching, running=lambda: next(running))
@@ -42,14 +42,14 @@ def test_limit_follows_how_many_pipelines_run_at_the_moment() -> None:
     assert ends == [400_000, 500_000, 700_000]
 
 
-def test_batch_size_rows_begin_a_batch_at_once() -> None:
+def test_batch_size_rows_start_a_batch_immediately() -> None:
     clock = Clock()
 
     assert admission(Counted(9_999), clock).next_end(START) is None
     assert admission(Counted(10_000), clock).next_end(START) == {"row": 10_000}
 
 
-def test_few_rows_wait_for_the_flush_interval_counted_from_when_they_were_seen() -> None:
+def test_few_rows_wait_for_the_flush_interval_since_they_were_seen() -> None:
     source, clock = Counted(0), Clock()
     admitted = admission(source, clock)
     assert admitted.next_end(START) is None
@@ -64,7 +64,7 @@ def test_few_rows_wait_for_the_flush_interval_counted_from_when_they_were_seen()
     assert admitted.next_end(START) == {"row": 5}
 
 
-def test_clock_starts_again_after_a_batch_that_took_everything() -> None:
+def test_flush_interval_restarts_after_a_batch_of_every_row() -> None:
     source, clock = Counted(3), Clock()
     admitted = admission(source, clock)
     admitted.next_end(START)
@@ -79,7 +79,7 @@ def test_clock_starts_again_after_a_batch_that_took_everything() -> None:
     assert admitted.next_end({"row": 3}) == {"row": 4}
 
 
-def test_rows_that_a_full_batch_left_behind_do_not_wait_anew() -> None:
+def test_rows_left_by_a_full_batch_do_not_wait_again() -> None:
     source, clock = Counted(3), Clock()
     admitted = admission(source, clock, most=2)
     admitted.next_end(START)
@@ -89,7 +89,7 @@ def test_rows_that_a_full_batch_left_behind_do_not_wait_anew() -> None:
     assert admitted.next_end({"row": 2}) == {"row": 3}
 
 
-def test_target_is_reached_without_waiting_and_never_passed() -> None:
+def test_target_is_reached_without_waiting_and_never_exceeded() -> None:
     source = Counted(7)
     admitted = admission(source, target={"row": 7}, most=5)
     source.rows = 1_000_000
@@ -104,7 +104,7 @@ def test_last_rows_of_a_source_that_ends_do_not_wait() -> None:
     assert admission(Counted(3, has_end=False)).next_end(START) is None
 
 
-def test_lag_is_what_waits_and_for_how_long() -> None:
+def test_lag_is_the_backlog_and_its_age() -> None:
     source, clock = Counted(3), Clock()
     admitted = admission(source, clock)
     assert admitted.lag == Lag(0, 0.0)

@@ -70,7 +70,7 @@ def begun(
     return begin_load(plan, state, choice, once=once)
 
 
-def test_load_that_did_not_end_is_gone_on_with(state: PipelineState) -> None:
+def test_unfinished_load_is_resumed(state: PipelineState) -> None:
     first = begun(state)
 
     assert first
@@ -78,7 +78,7 @@ def test_load_that_did_not_end_is_gone_on_with(state: PipelineState) -> None:
     assert begun(state, "an older load") == first, "it had committed nothing yet"
 
 
-def test_load_that_ended_is_followed_by_another(state: PipelineState) -> None:
+def test_finished_load_is_followed_by_another(state: PipelineState) -> None:
     first = begun(state)
     end_load(state, first)
     second = begun(state, first)
@@ -87,7 +87,7 @@ def test_load_that_ended_is_followed_by_another(state: PipelineState) -> None:
     assert state.load() == {"id": second, "ended": False}
 
 
-def test_source_with_an_end_is_a_load_without_being_asked(state: PipelineState) -> None:
+def test_bounded_source_is_a_load_by_default(state: PipelineState) -> None:
     assert begun(state, once=False, has_end=True)
     assert begun(state, once=False) == ""
 
@@ -97,23 +97,27 @@ def test_sink_that_replaces_nothing_has_no_loads(state: PipelineState) -> None:
     assert state.load() is None
 
 
-def test_load_of_the_table_is_gone_on_with_when_our_memory_is_gone(state: PipelineState) -> None:
+def test_load_recorded_in_the_table_is_resumed_if_the_state_is_missing(
+    state: PipelineState,
+) -> None:
     assert begun(state, "theirs") == "theirs"
 
 
-def test_load_of_the_table_is_gone_on_with_when_our_memory_is_older(state: PipelineState) -> None:
+def test_load_recorded_in_the_table_is_resumed_if_the_state_is_older(state: PipelineState) -> None:
     end_load(state, "older")
 
     assert begun(state, "theirs") == "theirs"
 
 
-def test_starting_over_is_a_load_of_its_own(state: PipelineState) -> None:
+def test_starting_over_is_a_new_load(state: PipelineState) -> None:
     first = begun(state)
 
     assert begun(state, first, "start-over") not in ("", first)
 
 
-def test_endless_run_does_not_replace_the_rows_of_an_unfinished_load(state: PipelineState) -> None:
+def test_unbounded_run_does_not_replace_the_rows_of_an_unfinished_load(
+    state: PipelineState,
+) -> None:
     first = begun(state)
     with pytest.raises(AttentionError) as caught:
         begun(state, first, once=False)
@@ -128,7 +132,7 @@ def test_endless_run_does_not_replace_the_rows_of_an_unfinished_load(state: Pipe
     assert begun(state, first, once=False) == ""
 
 
-def test_endless_run_passes_a_load_that_wrote_nothing(state: PipelineState) -> None:
+def test_unbounded_run_ignores_a_load_that_wrote_nothing(state: PipelineState) -> None:
     begun(state)
 
     assert begun(state, once=False) == ""

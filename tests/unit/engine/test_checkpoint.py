@@ -33,15 +33,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_newest_batches_are_told_by_number_not_by_name(folder: Path) -> None:
+def test_latest_batches_are_ordered_by_number_not_by_name(folder: Path) -> None:
     assert read_checkpoint(folder) == Checkpoint(folder, "d5ef1b6e-6f5c", planned=11, done=10)
 
 
-def test_end_of_a_batch_is_its_position(folder: Path) -> None:
+def test_end_of_a_batch_is_its_offset(folder: Path) -> None:
     assert read_checkpoint(folder).end_of(9) == {"row": 900}
 
 
-def test_missing_folder_is_a_checkpoint_that_was_never_begun(tmp_path: Path) -> None:
+def test_missing_folder_is_an_empty_checkpoint(tmp_path: Path) -> None:
     found = read_checkpoint(tmp_path / "nowhere")
 
     assert found == Checkpoint(tmp_path / "nowhere", None, planned=-1, done=-1)
@@ -49,7 +49,7 @@ def test_missing_folder_is_a_checkpoint_that_was_never_begun(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "3"])
-def test_metadata_that_is_not_sparks_is_named(folder: Path, text: str) -> None:
+def test_metadata_not_written_by_spark_is_reported(folder: Path, text: str) -> None:
     (folder / "metadata").write_text(text)
     with pytest.raises(CorruptStateError) as caught:
         read_checkpoint(folder)
@@ -60,7 +60,7 @@ def test_metadata_that_is_not_sparks_is_named(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "v1\n{}", "v1\n{}\n{not json"])
-def test_offsets_that_are_not_sparks_are_named(folder: Path, text: str) -> None:
+def test_offsets_not_written_by_spark_are_reported(folder: Path, text: str) -> None:
     (folder / "offsets" / "11").write_text(text)
     with pytest.raises(CorruptStateError) as caught:
         read_checkpoint(folder).end_of(11)
@@ -69,7 +69,7 @@ def test_offsets_that_are_not_sparks_are_named(folder: Path, text: str) -> None:
     assert head.startswith(f"the checkpoint file {folder / 'offsets/11'} can't be read: ")
 
 
-def test_offsets_that_are_gone_are_named(folder: Path) -> None:
+def test_missing_offsets_are_reported(folder: Path) -> None:
     with pytest.raises(CorruptStateError) as caught:
         read_checkpoint(folder).end_of(5)
 

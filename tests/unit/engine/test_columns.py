@@ -104,7 +104,7 @@ def splits(source: ScriptedSource, slots: int = 2) -> list[Split]:
     return source.splits(source.initial(), source.latest(source.initial()), slots)
 
 
-def test_schema_of_the_options_wins_and_does_not_grow(state: PipelineState) -> None:
+def test_configured_schema_takes_precedence_and_does_not_grow(state: PipelineState) -> None:
     given = pa.schema([("id", pa.int32())])
     columns = StreamColumns(
         plan(ScriptedSource(schema=given), TableOf(pa.schema([("x", pa.string())]))), state
@@ -115,7 +115,7 @@ def test_schema_of_the_options_wins_and_does_not_grow(state: PipelineState) -> N
     assert state.schema() is None
 
 
-def test_columns_of_the_table_win_over_what_the_records_show(state: PipelineState) -> None:
+def test_table_columns_take_precedence_over_inferred_ones(state: PipelineState) -> None:
     source = json_source(b'{"id": 1}')
     table = pa.schema([("id", pa.decimal128(9, 2))])
     columns = StreamColumns(plan(source, TableOf(table)), state)
@@ -124,7 +124,7 @@ def test_columns_of_the_table_win_over_what_the_records_show(state: PipelineStat
     assert columns.evolving
 
 
-def test_column_that_a_source_adds_later_is_not_left_out(state: PipelineState) -> None:
+def test_column_added_later_by_a_source_is_included(state: PipelineState) -> None:
     source = json_source(b'{"id": 1}', kind=WithOffsets)
     table = pa.schema([("id", pa.int64())])
 
@@ -135,7 +135,7 @@ def test_column_that_a_source_adds_later_is_not_left_out(state: PipelineState) -
     assert StreamColumns(plan(source, TableOf(both)), state).resolve(splits(source)) == both
 
 
-def test_inferred_columns_look_into_every_split_and_are_remembered(state: PipelineState) -> None:
+def test_columns_are_inferred_from_every_split_and_stored(state: PipelineState) -> None:
     source = json_source(
         b'{"id": 1}', b"not JSON", b'{"id": 1.5, "at": {"x": true}}', kind=WithOffsets
     )
@@ -191,7 +191,7 @@ def test_sample_is_bounded_by_bytes(state: PipelineState, monkeypatch: pytest.Mo
     assert found == pa.schema([("a", pa.int64())]), "at least one record is read"
 
 
-def test_first_batch_without_records_tells_nothing_and_remembers_nothing(
+def test_first_batch_without_records_infers_and_stores_nothing(
     state: PipelineState,
 ) -> None:
     source = json_source()
@@ -203,7 +203,7 @@ def test_first_batch_without_records_tells_nothing_and_remembers_nothing(
     assert columns.resolve(splits(source)) == pa.schema([("id", pa.int64())])
 
 
-def test_new_fields_join_and_grown_structs_take_their_place(state: PipelineState) -> None:
+def test_new_fields_are_added_and_grown_structs_are_replaced(state: PipelineState) -> None:
     source = json_source(b'{"id": 1, "at": {"x": 1}, "z": 1}')
     columns = StreamColumns(plan(source), state)
     columns.resolve(splits(source))
@@ -259,7 +259,7 @@ def test_strict_sink_refuses_new_fields_by_name(state: PipelineState) -> None:
     )
 
 
-def test_new_field_that_a_transform_may_leave_out_does_not_stop_a_strict_pipeline(
+def test_new_field_that_a_transform_may_drop_does_not_stop_a_strict_pipeline(
     state: PipelineState,
 ) -> None:
     source = json_source(b'{"id": 1}')
@@ -316,7 +316,7 @@ def test_known_columns_whose_names_clash_stay(state: PipelineState) -> None:
     assert columns.refused == ()
 
 
-def test_names_are_not_looked_at_before_transforms_if_bad_records_stop_the_pipeline(
+def test_names_are_not_checked_before_transforms_if_bad_records_stop_the_pipeline(
     state: PipelineState,
 ) -> None:
     class Sql:
@@ -333,7 +333,7 @@ def test_names_are_not_looked_at_before_transforms_if_bad_records_stop_the_pipel
 
 
 @pytest.mark.parametrize("kept", ["{}", '{"arrow": "###"}', '{"arrow": "AAAA"}'])
-def test_remembered_columns_that_cannot_be_read_are_named(state: PipelineState, kept: str) -> None:
+def test_unreadable_stored_columns_are_reported(state: PipelineState, kept: str) -> None:
     path = state.folder / "schema.json"
     path.write_text(kept)
     with pytest.raises(CorruptStateError) as caught:

@@ -46,7 +46,7 @@ def opened(
     return columns, columns.resolve(splits(source))
 
 
-def test_columns_follow_what_others_do_to_the_table(state: PipelineState) -> None:
+def test_columns_follow_changes_by_other_tools(state: PipelineState) -> None:
     table = Altered(pa.schema([("id", INT), ("gone", LONG)]))
     columns, first = opened(table, state)
     table.alter(pa.schema([("id", LONG), ("new", pa.string())]))
@@ -55,7 +55,7 @@ def test_columns_follow_what_others_do_to_the_table(state: PipelineState) -> Non
     assert columns.resolve([]) == pa.schema([("id", LONG), ("new", pa.string())])
 
 
-def test_columns_that_grew_are_not_those_of_the_table_yet(state: PipelineState) -> None:
+def test_grown_columns_are_not_in_the_table_yet(state: PipelineState) -> None:
     table = Altered(pa.schema([("id", INT)]))
     columns, _ = opened(table, state)
     columns.add({"new": pa.string()}, {"id": pa.field("id", LONG)})
@@ -67,7 +67,7 @@ def test_columns_that_grew_are_not_those_of_the_table_yet(state: PipelineState) 
     assert remembered_columns(state) == grown
 
 
-def test_field_that_others_added_has_the_type_that_they_chose(state: PipelineState) -> None:
+def test_field_added_by_another_tool_keeps_its_type(state: PipelineState) -> None:
     table = Altered(pa.schema([("id", LONG)]))
     columns, _ = opened(table, state)
     table.alter(pa.schema([("id", LONG), ("price", pa.decimal128(9, 2))]))

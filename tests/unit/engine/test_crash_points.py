@@ -45,7 +45,7 @@ def test_process_is_killed_at_the_named_point(point: str) -> None:
     assert reach_all(point, *POINTS) == (-signal.SIGKILL, before)
 
 
-def test_process_is_killed_the_nth_time_it_gets_there() -> None:
+def test_process_is_killed_the_nth_time_it_reaches_the_point() -> None:
     times = ["before-commit", "after-commit"] * 4
 
     assert reach_all("before-commit:3", *times) == (-signal.SIGKILL, times[:4])

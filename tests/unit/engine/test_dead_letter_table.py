@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_note_that_another_replay_has_removed_is_passed_over(tmp_path: Path) -> None:
+def test_record_removed_by_another_replay_is_ignored(tmp_path: Path) -> None:
     catalog = embedded(tmp_path / "lake", "lake")
     catalog.client().create_namespace_if_not_exists("db")
     catalog.client().create_table(("db", "dead"), schema=DEAD_LETTERS)

@@ -70,7 +70,7 @@ def test_batches_add_up_in_the_status_file(progress: Progress, clock: Clock) -> 
     }
 
 
-def test_batch_that_wrote_nothing_is_no_commit(progress: Progress) -> None:
+def test_batch_that_wrote_nothing_is_not_a_commit(progress: Progress) -> None:
     progress.add(0, result(0, bad=3))
 
     status = progress.to_json()
@@ -106,7 +106,7 @@ def test_rate_is_over_the_last_half_minute(progress: Progress, clock: Clock) -> 
         (KeyError("x"), {"type": "KeyError", "message": "'x'", "needs_person": False}),
     ],
 )
-def test_fault_is_told_and_then_forgotten(
+def test_fault_is_reported_and_then_cleared(
     progress: Progress, error: BaseException, shown: dict[str, Any]
 ) -> None:
     progress.set_waiting(error)
@@ -117,7 +117,7 @@ def test_fault_is_told_and_then_forgotten(
     assert (progress.to_json()["state"], progress.to_json()["error"]) == ("running", None)
 
 
-def test_person_is_needed_once_the_pipeline_has_given_up(progress: Progress) -> None:
+def test_attention_is_needed_once_the_pipeline_has_given_up(progress: Progress) -> None:
     refused = RefusedError("the token has run out", where="catalog 'lake'")
     shown = {"type": "RefusedError", "message": "catalog 'lake': the token has run out"}
 
@@ -127,7 +127,7 @@ def test_person_is_needed_once_the_pipeline_has_given_up(progress: Progress) -> 
     assert progress.to_json()["error"] == {**shown, "needs_person": True}
 
 
-def test_batch_that_an_earlier_run_committed_is_recalled() -> None:
+def test_batch_committed_by_an_earlier_run_is_restored() -> None:
     committed = {"table": "lake.db.other", "query_id": "q1", "epoch": 3}
     for status, expected in [({"committed": committed}, committed), ({}, None), (None, None)]:
         progress = Progress("orders", "lake.db.orders")
@@ -137,7 +137,7 @@ def test_batch_that_an_earlier_run_committed_is_recalled() -> None:
     assert progress.to_json()["committed"] is None
 
 
-def test_batches_are_forgotten_although_nobody_asks_for_the_rate(
+def test_old_batches_are_discarded_even_if_the_rate_is_never_read(
     progress: Progress, clock: Clock
 ) -> None:
     for epoch in range(1_000):

@@ -60,20 +60,20 @@ def begin(
     )
 
 
-def test_first_start_begins_anew_at_the_source() -> None:
+def test_first_start_uses_the_initial_offset() -> None:
     assert begin(NO_CHECKPOINT, None) == StartDecision(ignores_checkpoint=True, offset=None)
 
 
 @pytest.mark.parametrize(
     ("planned", "done", "epoch"), [(3, 3, 3), (3, 2, 3), (3, 2, 2), (9, 9, 3), (3, 3, 0)]
 )
-def test_mark_that_the_checkpoint_explains_lets_the_pipeline_go_on(
+def test_mark_that_matches_the_checkpoint_lets_the_pipeline_continue(
     planned: int, done: int, epoch: int
 ) -> None:
     assert begin(checkpoint(planned, done), mark(epoch)) == StartDecision(ignores_checkpoint=False)
 
 
-def test_checkpoint_without_any_commit_goes_on() -> None:
+def test_checkpoint_without_any_commit_continues() -> None:
     assert begin(checkpoint(), None, committed=None) == StartDecision(ignores_checkpoint=False)
 
 
@@ -99,7 +99,7 @@ def test_checkpoint_without_any_commit_goes_on() -> None:
         ),
     ],
 )
-def test_mark_that_no_checkpoint_explains_stops_with_two_ways(
+def test_mark_without_a_matching_checkpoint_stops_with_two_remedies(
     found: Checkpoint, held: BatchMark, what: str
 ) -> None:
     with pytest.raises(CheckpointLostError) as caught:
@@ -144,7 +144,7 @@ def test_table_without_a_mark_can_only_be_started_over(committed_to: str, what: 
     assert begin(NO_CHECKPOINT, None, committed=committed) == StartDecision(ignores_checkpoint=True)
 
 
-def test_older_copy_of_the_table_is_told_and_filled_from_its_mark() -> None:
+def test_older_copy_of_the_table_is_reported_and_filled_from_its_mark() -> None:
     committed = LastCommit("lake.db.orders", "q1", 5)
     with pytest.raises(CheckpointLostError) as caught:
         begin(checkpoint(planned=6, done=5), mark(3), committed=committed)
@@ -161,7 +161,7 @@ def test_older_copy_of_the_table_is_told_and_filled_from_its_mark() -> None:
         )
 
 
-def test_every_table_that_lost_rows_is_named_with_the_ways_to_continue() -> None:
+def test_every_table_that_lost_rows_is_reported_with_the_remedies() -> None:
     lost = [
         LostRows(f"lake.db.t{n}", "the table was dropped", source_table=("db", f"t{n}"))
         for n in range(8)
@@ -191,7 +191,7 @@ def test_remedy_of_one_table_says_how_many_others_have_one() -> None:
     ]
 
 
-def test_mark_that_a_person_chose_to_begin_over_is_not_asked_about_again() -> None:
+def test_mark_that_was_started_over_is_not_reported_again() -> None:
     held = mark()
 
     assert begin(checkpoint(query="q2"), held, accepted=held.to_json()) == StartDecision(
@@ -204,11 +204,11 @@ def test_mark_that_a_person_chose_to_begin_over_is_not_asked_about_again() -> No
         begin(checkpoint(query="q2"), mark(4), accepted=held.to_json())
 
 
-def test_choice_to_resume_changes_nothing_where_nothing_is_wrong() -> None:
+def test_resume_has_no_effect_if_nothing_is_wrong() -> None:
     assert begin(checkpoint(), mark(), choice="resume") == StartDecision(ignores_checkpoint=False)
 
 
-def test_long_position_is_cut_in_the_message() -> None:
+def test_long_offset_is_truncated_in_the_message() -> None:
     long = BatchMark("orders", "q1", 3, "kafka", {}, {f"topic-{n}": n for n in range(500)})
     with pytest.raises(CheckpointLostError) as caught:
         begin(NO_CHECKPOINT, long)
@@ -218,7 +218,7 @@ def test_long_position_is_cut_in_the_message() -> None:
     assert re.search(r"\.\.\. \(sha256 \w{12}\): icestream run --pipeline orders --resume$", line)
 
 
-def test_pipeline_of_the_same_source_that_left_the_file_was_renamed() -> None:
+def test_pipeline_missing_from_the_file_with_the_same_source_was_renamed() -> None:
     old = mark(pipeline="old")
 
     assert find_renamed_pipeline(source="kafka orders", others=[old], pipelines=["orders"]) == old

@@ -158,7 +158,7 @@ def test_record_whose_fields_have_clashing_names_is_bad(
         (b'{"s": {"a": 1, "A": 2}}', b"not JSON", b'{"s": {"a": 1, "z": %s}}'),
     ],
 )
-def test_member_of_unknown_type_beside_a_refused_one_adds_no_column(
+def test_member_of_unknown_type_next_to_a_refused_one_adds_no_column(
     tmp_path: Path, first: bytes, bad: bytes, good: bytes, unresolved: bytes
 ) -> None:
     _, found = run(tmp_path, bad, good % unresolved, first=first)
@@ -166,7 +166,7 @@ def test_member_of_unknown_type_beside_a_refused_one_adds_no_column(
     assert found.keys() - {0} == {1}
 
 
-def test_column_of_which_nothing_is_left_takes_no_name(tmp_path: Path) -> None:
+def test_column_without_remaining_members_reserves_no_name(tmp_path: Path) -> None:
     rows, bad = run(tmp_path, b'{"s": {"": 1}}', b'{"S": 5}')
 
     assert bad == {1: f"a field of column 's' has no name{USE}"}
@@ -189,7 +189,7 @@ def test_refused_member_does_not_widen_its_column() -> None:
     assert wider(wide_a, wide) == {"s": pa.field("s", pa.struct([wide_a]))}
 
 
-def test_refused_member_of_a_column_that_is_no_struct_any_more_is_ignored() -> None:
+def test_refused_member_of_a_column_that_is_no_longer_a_struct_is_ignored() -> None:
     columns = pa.schema([("s", pa.int64())])
     refused = (RefusedField(pa.field("s", pa.struct([("A", pa.int32())])), "why", ("A",)),)
     rows = pa.RecordBatch.from_pylist([{"s": 1}], schema=with_refused(columns, refused))

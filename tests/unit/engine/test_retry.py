@@ -19,7 +19,7 @@ from icestream.engine.runner import is_external, is_retryable, pause_secs
         RuntimeError("an executor was lost"),
     ],
 )
-def test_fault_that_may_pass_restarts_the_pipeline(error: BaseException) -> None:
+def test_transient_fault_restarts_the_pipeline(error: BaseException) -> None:
     assert is_retryable(error)
 
 
@@ -40,14 +40,14 @@ def test_fault_that_may_pass_restarts_the_pipeline(error: BaseException) -> None
         PySparkTypeError("no such type"),
     ],
 )
-def test_fault_that_a_restart_does_not_mend_stops_the_pipeline(error: BaseException) -> None:
+def test_permanent_fault_stops_the_pipeline(error: BaseException) -> None:
     assert not is_retryable(error)
 
 
 @pytest.mark.parametrize(
     "error", [errors.RefusedError("token"), errors.ConnectorError("404 while it is redeployed")]
 )
-def test_refusal_after_a_batch_was_written_is_waited_for(error: BaseException) -> None:
+def test_refusal_after_a_written_batch_is_retried(error: BaseException) -> None:
     assert is_retryable(error, has_worked=True)
     assert not is_retryable(errors.SchemaMismatchError("a column"), has_worked=True)
 
@@ -63,7 +63,7 @@ def test_refusal_after_a_batch_was_written_is_waited_for(error: BaseException) -
         (errors.CommitConflictError("refused 4 times"), False),
     ],
 )
-def test_connections_are_made_anew_when_others_are_at_fault(
+def test_connections_are_reopened_after_an_external_fault(
     error: BaseException, expected: bool
 ) -> None:
     assert is_external(error) is expected

@@ -93,7 +93,7 @@ def test_rows_with_a_fault_are_counted_and_dropped() -> None:
     assert (good, report.bad, report.dead_files) == ([1, 2, 4], 1, [])
 
 
-def test_records_of_bad_rows_are_read_again_in_whatever_block_and_split_they_are() -> None:
+def test_records_of_bad_rows_are_read_again_from_any_block_and_split() -> None:
     letters = Notebook()
     source = records(*(b'{"id": %d}' % n for n in range(14)))
     faults = RowValidation(
@@ -118,7 +118,7 @@ def test_records_of_bad_rows_are_read_again_in_whatever_block_and_split_they_are
     assert {(row["pipeline"], row["epoch"]) for row in letters.kept} == {("events", 7)}
 
 
-def test_row_of_a_source_of_rows_is_kept_as_json() -> None:
+def test_row_of_a_row_source_is_kept_as_json() -> None:
     letters = Notebook()
     source = InBlocksOfThree(schema=COLUMNS)
     source.append_rows({"id": n} for n in range(5))
@@ -131,7 +131,7 @@ def test_row_of_a_source_of_rows_is_kept_as_json() -> None:
     ]
 
 
-def test_row_that_no_record_stands_for_is_kept_as_the_table_would_get_it() -> None:
+def test_row_without_a_record_is_kept_as_it_would_be_written() -> None:
     letters = Notebook()
     faults = RowValidation(
         reading(records()), keeps_faults=True, letters=DeadLetterWriter(letters, "events", 0)
@@ -140,7 +140,7 @@ def test_row_that_no_record_stands_for_is_kept_as_the_table_would_get_it() -> No
     assert [(row["raw"], row["position"]) for row in letters.kept] == [(b'{"id": 4}', None)]
 
 
-def test_rows_that_no_record_stands_for_are_written_a_buffer_at_a_time(
+def test_rows_without_a_record_are_written_a_buffer_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(buffer, "BUFFER_BYTES", 2 * buffer.RECORD_BYTES)
@@ -154,7 +154,7 @@ def test_rows_that_no_record_stands_for_are_written_a_buffer_at_a_time(
     assert len(letters.kept) == 5
 
 
-def test_row_is_counted_for_each_expectation_and_the_gravest_decides() -> None:
+def test_row_is_counted_for_each_expectation_and_the_most_severe_decides() -> None:
     letters = Notebook()
     faults = RowValidation(
         reading(records(*(b'{"id": %d}' % n for n in range(13)))),
@@ -170,13 +170,13 @@ def test_row_is_counted_for_each_expectation_and_the_gravest_decides() -> None:
     assert report.unmet_examples == {}
 
 
-def test_expectation_that_ends_the_batch_shows_a_row() -> None:
+def test_expectation_that_fails_the_batch_shows_a_row() -> None:
     faults = RowValidation(reading(records()), expectations=(FAIL,))
     _, report = taken(faults, batch([-1, -2], **{UNMET: [1, 1]}))
     assert (report.unmet, report.unmet_examples) == ({"positive": 2}, {"positive": '{"id": -1}'})
 
 
-def test_replay_is_told_every_bad_row() -> None:
+def test_replay_gets_every_bad_row() -> None:
     faults = RowValidation(reading(records()), expectations=(FAIL,), reports_bad_rows=True)
     rows = batch([1, 2, 3], **{ROW: [0, 1, 2], FAULT: [None, "no", None], UNMET: [1, 0, 0]})
     good, report = taken(faults, rows)

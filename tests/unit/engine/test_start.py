@@ -84,12 +84,12 @@ def checkpointed(state: PipelineState) -> None:
     (state.checkpoint / "metadata").write_text('{"id": "query"}')
 
 
-def test_first_start_is_remembered_and_told_to_spark(state: PipelineState) -> None:
+def test_initial_offset_is_stored_and_passed_to_spark(state: PipelineState) -> None:
     assert resolve_start(plan_over(None), state, "ask", ()) == ({"row": 0}, None)
     assert state.start() == {"row": 0}
 
 
-def test_resumed_pipeline_begins_where_the_mark_ends_also_after_a_restart(
+def test_resumed_pipeline_starts_where_the_mark_ends_even_after_a_restart(
     state: PipelineState,
 ) -> None:
     assert resolve_start(plan_over(MARK), state, "resume", ()) == ({"row": 50}, None)
@@ -139,7 +139,7 @@ def plan_with_letters(mark: BatchMark | None, letters: BatchMark) -> PipelinePla
     return replace(plan_over(mark), dead_letter=dead_letter)
 
 
-def test_letters_of_the_first_batch_are_known_to_be_written(state: PipelineState) -> None:
+def test_dead_letters_of_the_first_batch_are_known_to_be_written(state: PipelineState) -> None:
     first = replace(LETTERS, start={"row": 0})
     assert resolve_start(plan_with_letters(None, first), state, "ask", ()) == (
         {"row": 0},
@@ -148,19 +148,19 @@ def test_letters_of_the_first_batch_are_known_to_be_written(state: PipelineState
     assert state.dead_letters_end() == {"row": 30}
 
 
-def test_letters_from_further_on_tell_nothing_without_the_table(state: PipelineState) -> None:
+def test_later_dead_letters_prove_nothing_without_the_table(state: PipelineState) -> None:
     assert resolve_start(plan_with_letters(None, LETTERS), state, "ask", ()) == ({"row": 0}, None)
     assert state.dead_letters_end() is None
 
 
-def test_letters_are_ignored_by_who_starts_over_also_after_a_crash(state: PipelineState) -> None:
+def test_starting_over_ignores_dead_letters_even_after_a_crash(state: PipelineState) -> None:
     plan = plan_with_letters(None, replace(LETTERS, start={"row": 0}))
     assert resolve_start(plan, state, "start-over", ()) == ({"row": 0}, None)
     assert resolve_start(plan, state, "ask", ()) == ({"row": 0}, None), "no batch was planned yet"
     assert state.dead_letters_end() is None
 
 
-def test_starting_over_without_the_table_is_not_asked_about_again(state: PipelineState) -> None:
+def test_starting_over_without_the_table_is_confirmed_only_once(state: PipelineState) -> None:
     state.write_status({"committed": {"table": "lake.db.t", "query_id": "query", "epoch": 4}})
     checkpointed(state)
     with pytest.raises(CheckpointLostError):
@@ -186,7 +186,7 @@ def test_lost_rows_are_refused_until_a_person_accepts_them(state: PipelineState)
         assert resolve_start(plan, state, "ask", ()) == ({"row": 50}, None)
 
 
-def test_status_file_of_an_earlier_version_says_only_that_rows_were_committed(
+def test_status_file_of_an_earlier_version_only_shows_that_rows_were_committed(
     state: PipelineState,
 ) -> None:
     checkpointed(state)

@@ -33,7 +33,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_folders_and_files_are_for_our_eyes_only(state: PipelineState) -> None:
+def test_folders_and_files_are_private_to_the_user(state: PipelineState) -> None:
     state.remember_start({"row": 0})
     state.publish({"row": 10})
     state.remember_schema({"columns": {}})
@@ -56,7 +56,7 @@ def test_folders_and_files_are_for_our_eyes_only(state: PipelineState) -> None:
     )
 
 
-def test_folders_that_were_open_to_others_are_closed(state: PipelineState) -> None:
+def test_folders_open_to_other_users_are_made_private(state: PipelineState) -> None:
     state.checkpoint.mkdir()
     (state.root / "spark.log").touch()
     folders = [state.root, *(path for path in state.root.rglob("*") if path.is_dir())]
@@ -69,7 +69,7 @@ def test_folders_that_were_open_to_others_are_closed(state: PipelineState) -> No
     )
 
 
-def test_folder_that_holds_other_things_too_stays_open(state: PipelineState) -> None:
+def test_folder_with_other_files_keeps_its_permissions(state: PipelineState) -> None:
     (state.root / "lake").mkdir()
     for folder in (state.root, state.folder.parent):
         folder.chmod(0o755)
@@ -107,7 +107,7 @@ def test_file_is_replaced_as_a_whole(state: PipelineState) -> None:
     assert [entry.name for entry in state.folder.iterdir()] == [path.name]
 
 
-def test_write_that_breaks_off_leaves_the_old_file(state: PipelineState) -> None:
+def test_interrupted_write_leaves_the_old_file(state: PipelineState) -> None:
     state.publish({"row": 1})
     with pytest.raises(TypeError):
         state.publish({"row": object()})
@@ -116,7 +116,7 @@ def test_write_that_breaks_off_leaves_the_old_file(state: PipelineState) -> None
 
 
 @pytest.mark.parametrize("text", ["", "{", "\0\0\0"])
-def test_file_that_cannot_be_read_is_named(state: PipelineState, text: str) -> None:
+def test_unreadable_file_is_reported(state: PipelineState, text: str) -> None:
     path = state.folder / "status.json"
     path.write_text(text)
     with pytest.raises(CorruptStateError) as caught:
@@ -131,13 +131,13 @@ def test_file_that_cannot_be_read_is_named(state: PipelineState, text: str) -> N
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null"])
-def test_file_that_holds_something_else_is_named(state: PipelineState, text: str) -> None:
+def test_file_with_other_content_is_reported(state: PipelineState, text: str) -> None:
     (state.folder / "start.json").write_text(text)
     with pytest.raises(CorruptStateError, match=r"start\.json can't be read: "):
         state.start()
 
 
-def test_forgetting_sets_aside_the_checkpoint_but_not_the_schema(state: PipelineState) -> None:
+def test_forget_removes_the_checkpoint_but_not_the_schema(state: PipelineState) -> None:
     state.checkpoint.mkdir()
     (state.checkpoint / "metadata").write_text("{}")
     state.remember_start({"row": 1})
@@ -152,7 +152,7 @@ def test_forgetting_sets_aside_the_checkpoint_but_not_the_schema(state: Pipeline
     assert left == [state.next_file.name, "schema.json", "status.json"]
 
 
-def test_each_instance_speaks_to_its_own_spark(tmp_path: Path) -> None:
+def test_each_instance_publishes_offsets_to_its_own_spark(tmp_path: Path) -> None:
     paused, other = (PipelineState(tmp_path, "orders", name) for name in ("paused", "other"))
     other.make()
     paused.publish({"row": 9})
@@ -171,7 +171,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_lock_is_held_by_one_and_goes_with_it(state: PipelineState) -> None:
+def test_lock_has_one_holder_and_is_released_with_it(state: PipelineState) -> None:
     assert not state.is_running()
     with state.locked():
         assert state.is_running()
@@ -198,7 +198,7 @@ def test_lock_is_released_when_the_body_raises(state: PipelineState) -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_lock_of_a_killed_process_is_free_and_its_name_was_told(state: PipelineState) -> None:
+def test_lock_of_a_killed_process_is_free_and_its_holder_was_reported(state: PipelineState) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from icestream.engine.state import PipelineState\n"
@@ -226,7 +226,7 @@ def test_lock_of_a_killed_process_is_free_and_its_name_was_told(state: PipelineS
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_taking_over_goes_on_beside_a_process_that_hangs(state: PipelineState) -> None:
+def test_take_over_proceeds_despite_a_hung_process(state: PipelineState) -> None:
     with state.locked(), state.locked(take_over=True):
         pass
     assert not state.is_running()
@@ -235,7 +235,7 @@ def test_taking_over_goes_on_beside_a_process_that_hangs(state: PipelineState) -
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_lock_is_taken_once_the_process_that_hung_is_gone(state: PipelineState) -> None:
+def test_lock_is_acquired_once_the_hung_process_has_exited(state: PipelineState) -> None:
     with ExitStack() as hanging:
         hanging.enter_context(state.locked())
         (state.folder / "lock").write_text("1 elsewhere")
@@ -248,7 +248,7 @@ def test_lock_is_taken_once_the_process_that_hung_is_gone(state: PipelineState) 
     assert not state.is_running()
 
 
-def test_other_pipelines_have_locks_of_their_own(state: PipelineState) -> None:
+def test_other_pipelines_have_their_own_locks(state: PipelineState) -> None:
     other = PipelineState(state.root, "returns")
     other.make()
     with state.locked(), other.locked():

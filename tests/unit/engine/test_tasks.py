@@ -100,7 +100,7 @@ def test_each_split_is_read_decoded_written_and_reported() -> None:
     pickle.dumps(task)
 
 
-def test_bad_records_are_left_out_and_told_with_their_place() -> None:
+def test_bad_records_are_skipped_and_reported_with_their_position() -> None:
     writer = Notebook()
     [report] = run(ReadAndWrite(reading(b'{"id": 1}', b"x", None, b'{"id": "y"}'), writer), 0)
 
@@ -135,7 +135,7 @@ def test_report_stays_small_however_large_bad_records_are() -> None:
     assert len(pickle.dumps(report)) < 10_000
 
 
-def test_error_in_a_report_names_the_length_of_a_value_that_is_cut() -> None:
+def test_error_in_a_report_shows_the_length_of_a_truncated_value() -> None:
     class Refusing(Notebook):
         def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
             raise BadRecordError("a row has no key: " + "x" * 5_000, todo="Leave it out.")
@@ -147,7 +147,7 @@ def test_error_in_a_report_names_the_length_of_a_value_that_is_cut() -> None:
     )
 
 
-def test_dead_letters_take_every_bad_record() -> None:
+def test_every_bad_record_becomes_a_dead_letter() -> None:
     letters = Notebook()
     task = ReadAndWrite(
         reading(*[b"x"] * 30, b'{"id": 1}', dead_letters=DeadLetterWriter(letters, "events", 7)),
@@ -190,7 +190,7 @@ def test_bad_records_of_a_whole_split_are_never_in_memory_at_once(
     assert (report.bad, len(report.examples)) == (30, BAD_EXAMPLES)
 
 
-def test_bad_record_that_decides_the_batch_stops_the_writing() -> None:
+def test_bad_record_that_fails_the_batch_stops_writing() -> None:
     writer = Notebook()
     [report] = run(ReadAndWrite(reading(b'{"id": 1}', b"x", stop_at_bad=True), writer), 0)
 
@@ -200,7 +200,7 @@ def test_bad_record_that_decides_the_batch_stops_the_writing() -> None:
     assert report.error is None
 
 
-def test_new_field_stops_the_writing_only_where_fields_may_become_columns() -> None:
+def test_new_field_stops_writing_only_if_fields_may_become_columns() -> None:
     values = (b'{"id": 1}', b'{"id": 2, "new": "x"}')
     writer = Notebook()
     [report] = run(ReadAndWrite(reading(*values), writer), 0)
@@ -261,7 +261,7 @@ def test_field_with_the_name_of_a_column_that_the_source_adds_is_reported_then_b
     assert writer.kept == [{"id": 2, "offset": 101}]
 
 
-def test_field_whose_type_is_unknown_does_not_stop_the_writing() -> None:
+def test_field_of_unknown_type_does_not_stop_writing() -> None:
     writer = Notebook()
     task = ReadAndWrite(reading(b'{"id": 1, "new": []}', b'{"id": 2, "n": null}'), writer)
     [report] = run(task, 0)
@@ -292,7 +292,7 @@ def test_columns_that_the_source_adds_follow_the_good_rows() -> None:
     assert writer.kept == [{"offset": 100, "id": 1}, {"offset": 102, "id": 3}]
 
 
-def test_rows_that_go_on_through_spark_have_the_promised_columns() -> None:
+def test_rows_passed_to_spark_have_the_declared_columns() -> None:
     columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
     noted: list[Report] = []
     source = ScriptedSource(schema=pa.schema([("name", pa.large_string()), ("id", pa.int32())]))
@@ -309,7 +309,7 @@ def test_rows_that_go_on_through_spark_have_the_promised_columns() -> None:
     assert noted == [Report(0, rows=1)]
 
 
-def test_rows_out_of_spark_are_written_and_counted() -> None:
+def test_rows_from_spark_are_written_and_counted() -> None:
     writer = Notebook()
     rows = [pa.RecordBatch.from_pylist([{"id": n}], schema=COLUMNS) for n in range(3)]
     [out] = WriteOnly(writer)(rows)
@@ -320,7 +320,7 @@ def test_rows_out_of_spark_are_written_and_counted() -> None:
     assert writer.kept == [{"id": 0}, {"id": 1}, {"id": 2}]
 
 
-def test_fault_of_somebody_else_is_not_swallowed() -> None:
+def test_unexpected_error_is_not_swallowed() -> None:
     class Full(Notebook):
         def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
             raise OSError(28, "No space left on device")

@@ -109,7 +109,7 @@ def test_rows_without_columns_are_counted() -> None:
     assert decoded.rows.num_rows == 2
 
 
-def test_field_that_a_record_lacks_is_told_from_null() -> None:
+def test_absent_field_is_distinguished_from_null() -> None:
     values = pa.array([b'{"a": null}', b"{}"])
     rows = AnyDecoder().decode(values, pa.schema([("a", pa.string())])).rows
 

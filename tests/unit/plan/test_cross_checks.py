@@ -76,7 +76,7 @@ def test_missing_fields_are_for_upserts() -> None:
         ("kafka, config: {brokers: [b:1], topics: [t]}", "[{rename: {a: b}}, {drop: [c]}]", ""),
     ],
 )
-def test_absent_fields_must_be_told_to_be_kept(source: str, transforms: str, what: str) -> None:
+def test_keep_needs_known_missing_fields(source: str, transforms: str, what: str) -> None:
     text = (
         f"sources: {{s: {{connector: {source}}}}}\n"
         "sinks: {lake: {connector: iceberg, config: {namespace: n, table: t, commit_mode: upsert, "
@@ -239,7 +239,7 @@ def test_overwrite_partitions_names_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["2024", "=2024", "year=2024/10"])
-def test_partition_that_is_named_wrongly_is_told_without_a_table(name: str) -> None:
+def test_invalid_partition_name_is_reported_without_a_table(name: str) -> None:
     assert message("commit_mode: overwrite_partitions", f'overwrite_partitions: ["{name}"]') == (
         f"orders.yaml:8:30 sinks.lake.config.overwrite_partitions[0]: {name!r} is not a "
         "partition name\n"

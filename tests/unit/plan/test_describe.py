@@ -54,14 +54,14 @@ def make_table(folder: Path, spec: PartitionSpec = AS_IN_THE_FILE, **properties:
     catalog.close()
 
 
-def test_missing_table_would_be_created_and_asking_makes_nothing(tmp_path: Path) -> None:
+def test_missing_table_would_be_created_but_plan_creates_nothing(tmp_path: Path) -> None:
     found = description(FILE, tmp_path)
     assert found["pipelines"][0]["table"]["action"] == "create"
     assert found["counts"]["create"] == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_table_that_may_not_be_made_is_marked(tmp_path: Path) -> None:
+def test_missing_table_that_may_not_be_created_is_marked(tmp_path: Path) -> None:
     found = description(
         FILE.replace("table: orders", "table: orders\n      create: false"), tmp_path
     )
@@ -71,7 +71,7 @@ def test_missing_table_that_may_not_be_made_is_marked(tmp_path: Path) -> None:
     )
 
 
-def test_table_that_fits_is_left_alone(tmp_path: Path) -> None:
+def test_matching_table_is_left_alone(tmp_path: Path) -> None:
     make_table(tmp_path, owner="shop")
     found = description(FILE, tmp_path)
     assert found["pipelines"][0]["table"]["action"] == "none"
@@ -116,7 +116,9 @@ def test_other_partitioning_is_shown_before_it_happens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("partitioning", ["", "      partitioning: table_default\n"])
-def test_file_that_names_no_partitions_changes_none(partitioning: str, tmp_path: Path) -> None:
+def test_file_without_partition_fields_changes_no_partitioning(
+    partitioning: str, tmp_path: Path
+) -> None:
     make_table(tmp_path, owner="shop")
     line = '      partitioning: ["days(ts)", "bucket(16, id)"]\n'
     found = description(FILE.replace(line, partitioning), tmp_path)
@@ -148,7 +150,7 @@ def test_columns_that_the_source_declares_are_compared_with_the_table(tmp_path: 
         assert [line[6:] for line in text.splitlines() if line.startswith("  ~   ")] == changes
 
 
-def test_table_that_does_not_fit_is_marked(tmp_path: Path) -> None:
+def test_incompatible_table_is_marked(tmp_path: Path) -> None:
     make_table(tmp_path, PartitionSpec())
     file = declaring("id int, n bigint", "schema_evolution: strict")
     found = description(file, tmp_path)
@@ -184,7 +186,7 @@ def test_columns_are_not_dropped_for_the_rows_of_a_branch(tmp_path: Path) -> Non
     )
 
 
-def test_catalog_that_cannot_be_asked_is_unknown(tmp_path: Path) -> None:
+def test_table_in_an_unreachable_catalog_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake/catalog.db").write_text("this is no database" * 100)
     table = description(FILE, tmp_path)["pipelines"][0]["table"]
@@ -192,7 +194,7 @@ def test_catalog_that_cannot_be_asked_is_unknown(tmp_path: Path) -> None:
     assert table["reason"].startswith("the file cannot be read as an SQLite database")
 
 
-def test_catalog_is_not_asked_offline(tmp_path: Path) -> None:
+def test_catalog_is_not_contacted_offline(tmp_path: Path) -> None:
     table = description(FILE, tmp_path, ask=False)["pipelines"][0]["table"]
     assert (table["action"], table["reason"]) == ("unknown", "skipped")
 
@@ -223,7 +225,7 @@ def test_planned_parts_are_marked(tmp_path: Path) -> None:
     )
 
 
-def test_rows_that_name_their_tables_are_shown_so(tmp_path: Path) -> None:
+def test_routed_tables_are_shown(tmp_path: Path) -> None:
     found = description(FILE.replace("table: orders", "route_by: lower(kind)"), tmp_path)
     lines = render_text(found).splitlines()
 
@@ -247,7 +249,7 @@ def test_description_has_a_format_version(tmp_path: Path) -> None:
     assert description(FILE, tmp_path)["format_version"] == 1
 
 
-def test_branch_and_what_publishes_it_are_shown(tmp_path: Path) -> None:
+def test_branch_and_its_publishing_are_shown(tmp_path: Path) -> None:
     checks = "{name: ids, sql: SELECT 1}, {name: sums, sql: SELECT 2}"
     text = FILE.replace(
         "table: orders",

@@ -52,7 +52,7 @@ def refuse(text: str, *, once: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", ["overwrite_table", "overwrite_partitions"])
-def test_endless_stream_that_would_wipe_its_own_rows_is_refused(mode: str) -> None:
+def test_unbounded_stream_that_would_overwrite_its_own_rows_is_refused(mode: str) -> None:
     with pytest.raises(ConfigError) as caught:
         refuse(text_of(mode), once=False)
 
@@ -60,7 +60,7 @@ def test_endless_stream_that_would_wipe_its_own_rows_is_refused(mode: str) -> No
     refuse(text_of(mode), once=True)
 
 
-def test_pipeline_made_in_python_is_told_by_its_name() -> None:
+def test_pipeline_created_in_python_is_reported_by_its_name() -> None:
     plan = build(parse(text_of("overwrite_table"), "orders.yaml"))
     with pytest.raises(ConfigError) as caught:
         refuse_endless(plan, once=False)
@@ -69,16 +69,16 @@ def test_pipeline_made_in_python_is_told_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_modes_that_say_what_each_batch_does_may_be_endless(mode: str) -> None:
+def test_modes_that_define_what_each_batch_replaces_may_be_unbounded(mode: str) -> None:
     refuse(text_of(mode), once=False)
 
 
-def test_source_with_an_end_may_replace_a_table() -> None:
+def test_bounded_source_may_replace_a_table() -> None:
     refuse(text_of("overwrite_table", "rows: 10"), once=False)
 
 
 @pytest.mark.parametrize("command", [("check", "--offline"), ("run",)])
-def test_commands_refuse_it_before_anything_is_started(
+def test_commands_refuse_it_before_anything_starts(
     icestream: Icestream, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     (tmp_path / "icestream.yaml").write_text(text_of("overwrite_table"))
@@ -88,7 +88,7 @@ def test_commands_refuse_it_before_anything_is_started(
     assert (ended.code, ended.err) == (2, f"error: {message}\n")
 
 
-def test_check_looks_at_a_load_when_told(icestream: Icestream, tmp_path: Path) -> None:
+def test_check_accepts_a_load_with_once(icestream: Icestream, tmp_path: Path) -> None:
     (tmp_path / "icestream.yaml").write_text(text_of("overwrite_table"))
 
     assert icestream("check", "--offline", "--once").code == 0

@@ -49,7 +49,7 @@ def test_planning_sets_no_variable_and_connecting_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "catalog", [WORK, "  g: {type: glue, warehouse: 's3://b/w', glue: {profile: work}}\n"]
 )
-def test_profile_is_refused_where_keys_of_the_environment_win(
+def test_profile_is_refused_if_environment_keys_take_precedence(
     catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
@@ -64,7 +64,7 @@ def test_profile_is_refused_where_keys_of_the_environment_win(
     assert "AWS_PROFILE" not in os.environ
 
 
-def test_keys_of_the_environment_are_taken_where_no_profile_is_named(
+def test_environment_keys_are_used_without_a_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
@@ -100,9 +100,7 @@ def test_commands_that_connect_set_the_variable(
         "rest, rest: {uri: 'http://r', properties: {rest.sigv4-enabled: true}}",
     ],
 )
-def test_catalog_on_the_default_chain_is_refused_beside_a_profile(
-    other: str, tmp_path: Path
-) -> None:
+def test_catalog_on_the_default_chain_is_refused_with_a_profile(other: str, tmp_path: Path) -> None:
     assert problem_of(f"{WORK}  plain: {{type: {other}}}\n", tmp_path) == (
         "a.yaml:3:3 catalogs.plain: the catalog 'plain' has no credentials of its own, and would "
         "go by those of 'work': a process has one AWS_PROFILE\n"
@@ -110,7 +108,7 @@ def test_catalog_on_the_default_chain_is_refused_beside_a_profile(
     )
 
 
-def test_catalog_on_the_default_chain_is_refused_beside_a_key_of_google(tmp_path: Path) -> None:
+def test_catalog_on_the_default_chain_is_refused_with_a_google_key(tmp_path: Path) -> None:
     catalogs = (
         "  plain: {type: memory, warehouse: 'gs://b/w'}\n"
         "  keyed: {type: memory, warehouse: 'gs://b/w', gcs: {service_account_key: key.json}}\n"
@@ -122,7 +120,7 @@ def test_catalog_on_the_default_chain_is_refused_beside_a_key_of_google(tmp_path
     )
 
 
-def test_two_profiles_are_refused_with_their_place(tmp_path: Path) -> None:
+def test_two_profiles_are_refused_with_their_location(tmp_path: Path) -> None:
     home = WORK.replace("work", "home")
     assert problem_of(WORK + home, tmp_path) == (
         "a.yaml:3:3 catalogs.home: the catalogs 'work' and 'home' need different values of "
@@ -141,6 +139,8 @@ def test_two_profiles_are_refused_with_their_place(tmp_path: Path) -> None:
         "rest, rest: {uri: 'http://r'}, s3: {region: r}",
     ],
 )
-def test_catalog_that_needs_no_chain_stands_beside_a_profile(other: str, tmp_path: Path) -> None:
+def test_catalog_without_the_default_chain_is_accepted_with_a_profile(
+    other: str, tmp_path: Path
+) -> None:
     plan = plan_of(f"{WORK}  other: {{type: {other}}}\n", tmp_path)
     assert plan.environment == {"AWS_PROFILE": "work"}

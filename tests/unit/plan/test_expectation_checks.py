@@ -42,7 +42,7 @@ def message(*expectations: str) -> str:
 GOOD = '{name: kept, expr: "amount > 0 AND exists(tags, t -> t = ID)", on_fail: dead_letter}'
 
 
-def test_expectation_takes_the_rows_through_spark_and_makes_a_dead_letter_table() -> None:
+def test_expectation_uses_spark_sql_and_plans_a_dead_letter_table() -> None:
     (pipeline,) = build(parse(text(GOOD), "orders.yaml")).pipelines
     assert pipeline.uses_spark_sql()
     assert pipeline.dead_letter is not None
@@ -59,7 +59,7 @@ def test_expectation_takes_the_rows_through_spark_and_makes_a_dead_letter_table(
         ("true; false", "not a SQL condition: 'true; false'"),
     ],
 )
-def test_expression_that_is_no_sql_is_told_at_its_place(expr: str, what: str) -> None:
+def test_invalid_sql_is_reported_at_its_location(expr: str, what: str) -> None:
     assert message(GOOD, f'{{name: odd, expr: "{expr}"}}') == (
         f"orders.yaml:14:29 sinks.lake.config.expect[1].expr: {what}\n"
         "  Write a boolean expression, e.g. `amount > 0`."
@@ -73,14 +73,14 @@ def test_two_expectations_of_one_name_are_refused() -> None:
     )
 
 
-def test_column_that_the_schema_lacks_is_told_before_anything_runs() -> None:
+def test_unknown_column_is_reported_before_anything_runs() -> None:
     assert message(GOOD, "{name: odd, expr: price.net > 0}") == (
         "orders.yaml:14:29 sinks.lake.config.expect[1].expr: the rows have no column 'price'\n"
         "  They have: id, amount, tags."
     )
 
 
-def test_columns_that_transforms_make_are_left_to_spark() -> None:
+def test_columns_created_by_transforms_are_checked_by_spark() -> None:
     changed = text(GOOD, "{name: odd, expr: price > 0}") + (
         "    transforms: [{rename: {amount: price}}]\n"
     )

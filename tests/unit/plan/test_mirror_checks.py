@@ -70,7 +70,7 @@ def test_expectations_are_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_route_by_without_a_namespace_is_told_once(tmp_path: Path) -> None:
+def test_route_by_without_a_namespace_is_reported_once(tmp_path: Path) -> None:
     assert len(problems(tmp_path, "route_by: kind")) == 1
 
 
@@ -98,14 +98,14 @@ pipelines: {{mirror: {{source: book, sink: lake}}}}
 
 
 @pytest.mark.usefixtures("ledger")
-def test_changes_of_a_connector_that_is_not_ours_are_mirrored(tmp_path: Path) -> None:
+def test_changes_of_a_third_party_connector_are_mirrored(tmp_path: Path) -> None:
     plan = build(parse(LEDGER.format(sink=""), tmp_path / "icestream.yaml"))
 
     assert isinstance(plan.pipelines[0].sink, MirrorSink)
 
 
 @pytest.mark.usefixtures("ledger")
-def test_changes_of_a_connector_that_is_not_ours_are_held_to_the_rules(tmp_path: Path) -> None:
+def test_changes_of_a_third_party_connector_are_validated(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match="'overwrite' would overwrite the rows of earlier changes"
     ):

@@ -71,7 +71,7 @@ def test_disabled_pipeline_is_left_out(tmp_path: Path) -> None:
     assert [each.name for each in plan_of(FILE, tmp_path).pipelines] == ["orders", "more"]
 
 
-def test_only_the_pipelines_asked_for_are_planned(tmp_path: Path) -> None:
+def test_only_the_requested_pipelines_are_planned(tmp_path: Path) -> None:
     plan = plan_of(FILE, tmp_path, only=("more",))
     assert [each.name for each in plan.pipelines] == ["more"]
     assert set(plan.sinks) == {"other"}
@@ -86,7 +86,7 @@ def test_unknown_pipeline_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     )
 
 
-def test_disabled_pipeline_asked_for_is_refused(tmp_path: Path) -> None:
+def test_requested_disabled_pipeline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         plan_of(FILE, tmp_path, only=("never",))
     assert str(caught.value) == (
@@ -101,7 +101,7 @@ def test_file_with_sinks_alone_is_planned(tmp_path: Path) -> None:
     assert plan.sinks["a"].identity() == "lake.n.t"
 
 
-def test_embedded_catalog_lies_beside_the_state(tmp_path: Path) -> None:
+def test_embedded_catalog_is_next_to_the_state(tmp_path: Path) -> None:
     plan = plan_of("state: {path: s/state}\n" + FILE, tmp_path)
     assert list(plan.catalogs) == ["lake"]
     assert plan.spark_conf["spark.sql.catalog.lake.warehouse"] == f"file://{tmp_path}/s/lake"
@@ -109,7 +109,7 @@ def test_embedded_catalog_lies_beside_the_state(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-def test_named_catalog_goes_by_its_name(tmp_path: Path) -> None:
+def test_named_catalog_keeps_its_name(tmp_path: Path) -> None:
     text = f"catalogs: {{prod: {catalog_block('sqlite:///c.db')}}}\n" + FILE.replace(
         "table: orders", "table: orders, catalog: prod"
     )
@@ -126,7 +126,7 @@ def test_only_inline_catalog_is_called_lake(tmp_path: Path) -> None:
     assert set(plan_of(text, tmp_path).catalogs) == {"lake"}
 
 
-def test_further_inline_catalogs_go_by_their_sinks(tmp_path: Path) -> None:
+def test_further_inline_catalogs_are_named_after_their_sinks(tmp_path: Path) -> None:
     text = FILE.replace(
         "table: orders", f"table: orders, catalog: {catalog_block('sqlite:///a.db')}"
     ).replace("table: other", f"table: other, catalog: {catalog_block('sqlite:///b.db')}")
@@ -135,7 +135,7 @@ def test_further_inline_catalogs_go_by_their_sinks(tmp_path: Path) -> None:
     assert more.sink.identity() == "other.sales.other"
 
 
-def test_inline_catalog_beside_the_embedded_one_goes_by_its_sink(tmp_path: Path) -> None:
+def test_inline_catalog_next_to_the_embedded_one_is_named_after_its_sink(tmp_path: Path) -> None:
     block = catalog_block("sqlite:///b.db")
     text = FILE.replace("table: other", f"table: other, catalog: {block}")
     assert set(plan_of(text, tmp_path).catalogs) == {"lake", "other"}
@@ -159,7 +159,7 @@ def test_dead_letters_with_a_bare_name_are_in_the_namespace_of_the_sink(tmp_path
 @pytest.mark.parametrize(
     ("memory", "rows"), [("512m", 500_000), ("1g", 1_000_000), ("900g", 5_000_000)]
 )
-def test_max_rows_of_a_batch_follow_memory(
+def test_max_rows_of_a_batch_depend_on_memory(
     memory: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
@@ -187,7 +187,7 @@ def test_pipelines_of_a_process_divide_its_memory(
     assert max_batch_rows({"spark.driver.memory": memory}, pipelines) == rows
 
 
-def test_every_pipeline_that_is_run_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_running_pipeline_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
     plan = plan_of(FILE, tmp_path)
     assert [each.batching.max_batch_rows for each in plan.pipelines] == [1_000_000, 1_000_000]
@@ -260,7 +260,7 @@ spark:
     assert plan.spark_conf["spark.sql.catalog.a.jdbc.password"] == "from-env"
 
 
-def test_catalog_that_lacks_a_warehouse_has_its_place(tmp_path: Path) -> None:
+def test_catalog_without_a_warehouse_is_reported_with_its_location(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         plan_of("catalogs:\n  a: {type: jdbc, jdbc: {uri: postgresql://h/d}}\n", tmp_path)
     assert str(caught.value).startswith(
@@ -280,7 +280,7 @@ def test_catalog_that_lacks_a_warehouse_has_its_place(tmp_path: Path) -> None:
         ("namespace: a.b, route_by: kind", "6:59 sinks.s.config.namespace", "a.b"),
     ],
 )
-def test_nested_namespace_is_refused_where_the_catalog_has_none(
+def test_nested_namespace_is_refused_if_the_catalog_has_none(
     changes: str, place: str, namespace: str, tmp_path: Path
 ) -> None:
     text = f"""\
@@ -303,7 +303,7 @@ pipelines:
     )
 
 
-def test_paths_of_sources_start_from_the_file(tmp_path: Path) -> None:
+def test_paths_of_sources_are_relative_to_the_file(tmp_path: Path) -> None:
     plan = plan_of("sources: {f: {connector: files, config: {path: in/x}}}", tmp_path)
     assert plan.sources["f"].options.path == str(tmp_path / "in/x")
 
@@ -364,7 +364,7 @@ def test_planning_loads_neither_spark_nor_a_client_library(tmp_path: Path) -> No
     assert done.stdout.strip() == "[]"
 
 
-def test_schema_file_lies_beside_the_configuration(tmp_path: Path) -> None:
+def test_schema_file_is_relative_to_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "orders.ddl").write_text("id bigint")
     options = "{brokers: [a:1], topics: [t], schema: orders.ddl}"
     text = f"sources: {{k: {{connector: kafka, config: {options}}}}}"
@@ -372,7 +372,7 @@ def test_schema_file_lies_beside_the_configuration(tmp_path: Path) -> None:
     assert schema == str(tmp_path / "orders.ddl")
 
 
-def test_schema_file_that_is_missing_has_its_place(tmp_path: Path) -> None:
+def test_missing_schema_file_is_reported_with_its_location(tmp_path: Path) -> None:
     text = (
         "sources:\n  k:\n    connector: kafka\n"
         "    config: {brokers: [a:1], topics: [t], schema: no.ddl}\n"
@@ -414,7 +414,7 @@ def test_token_of_the_metrics_endpoint_reaches_the_plan_and_is_not_shown(tmp_pat
         ),
     ],
 )
-def test_setting_of_the_resolver_of_spark_is_refused(tmp_path: Path, key: str, todo: str) -> None:
+def test_resolver_setting_of_spark_is_refused(tmp_path: Path, key: str, todo: str) -> None:
     config = parse(f"{FILE}spark:\n  conf:\n    {key}: x\n", tmp_path / "orders.yaml")
     with pytest.raises(PlanError) as caught:
         build(config)

@@ -26,7 +26,7 @@ def test_sink_that_routes_rows_is_a_fan_out_and_needs_no_table() -> None:
     assert sink.identity() == "lake.sales.*"
 
 
-def test_table_beside_route_by_is_refused() -> None:
+def test_table_with_route_by_is_refused() -> None:
     assert message("namespace: sales", "table: orders", "route_by: kind") == (
         "orders.yaml:6:14 sinks.lake.config.table: `table` names one table, 'orders', and "
         "`route_by` another for each row\n"
@@ -34,7 +34,7 @@ def test_table_beside_route_by_is_refused() -> None:
     )
 
 
-def test_namespace_is_required_beside_route_by() -> None:
+def test_namespace_is_required_with_route_by() -> None:
     assert message("route_by: kind") == (
         "orders.yaml:5:7 sinks.lake.config.namespace: 'namespace' is missing\n"
         "  Add e.g. `namespace: analytics`: tables without one of their own go there."
@@ -42,7 +42,7 @@ def test_namespace_is_required_beside_route_by() -> None:
 
 
 @pytest.mark.parametrize("text", ["concat(kind", "select kind", "a; b"])
-def test_route_by_that_is_no_expression_is_refused(text: str) -> None:
+def test_invalid_route_by_expression_is_refused(text: str) -> None:
     assert message("namespace: sales", f"route_by: {text}") == (
         f"orders.yaml:6:17 sinks.lake.config.route_by: neither a column nor a SQL expression: "
         f"{text!r}\n"

@@ -36,7 +36,7 @@ def test_option_of_upsert_is_refused_in_another_mode(tmp_path: Path, option: str
     )
 
 
-def test_script_is_held_to_the_rules_of_a_file() -> None:
+def test_script_is_validated_like_a_file() -> None:
     options = IcebergOptions(namespace=("a",), table="b", on_error="dead_letter")
     with pytest.raises(PlanError) as caught:
         validate_pipeline("events", options)
@@ -51,7 +51,7 @@ def test_script_may_not_name_what_is_not_available() -> None:
         validate_pipeline("events", IcebergOptions(namespace=("a",), table="b", readers=("trino",)))
 
 
-def test_dollar_is_only_text_to_a_script() -> None:
+def test_dollar_is_literal_in_a_script() -> None:
     properties = {"comment": "costs ${PRICE}"}
     validate_pipeline(
         "events", IcebergOptions(namespace=("a",), table="b", table_properties=properties)

@@ -44,7 +44,7 @@ def way(table: Any, *keys: str) -> dict[str, Any]:
     return found
 
 
-def test_key_of_one_number_passes_files_over() -> None:
+def test_single_integer_key_skips_files() -> None:
     found = way(Table(total_records=3_000_000, total_data_files=4, total_equality_deletes=0), "id")
     assert found == {
         "keys": ["id"],
@@ -54,7 +54,7 @@ def test_key_of_one_number_passes_files_over() -> None:
     }
 
 
-def test_hashed_key_takes_more_room() -> None:
+def test_hashed_key_needs_a_larger_index() -> None:
     found = way(
         Table(total_records=1000, total_data_files=1, total_equality_deletes=0), "id", "name"
     )
@@ -84,16 +84,16 @@ def test_hashed_key_takes_more_room() -> None:
         ),
     ],
 )
-def test_layout_that_makes_upsert_slow_is_warned_of(totals: dict[str, int], warning: str) -> None:
+def test_layout_that_slows_upserts_causes_a_warning(totals: dict[str, int], warning: str) -> None:
     held = {"total_records": 1, "total_data_files": 1, "total_equality_deletes": 0, **totals}
     assert way(Table(**held), "id")["warnings"] == [warning]
 
 
-def test_other_modes_have_no_way() -> None:
+def test_other_modes_have_no_upsert_strategy() -> None:
     assert upsert_strategy(IcebergOptions(), None) is None
 
 
-def test_plan_shows_the_way(tmp_path: Path) -> None:
+def test_plan_shows_the_upsert_strategy(tmp_path: Path) -> None:
     text = """\
 sources: {shop: {connector: datagen, config: {rows: 10}}}
 sinks:

@@ -85,14 +85,14 @@ def test_rows_are_due_by_the_clock() -> None:
     assert source.latest(start) == {"row": 1_000, "epoch_ms": EPOCH_MS}
 
 
-def test_clock_set_back_takes_no_rows_away() -> None:
+def test_clock_set_back_removes_no_rows() -> None:
     source = StoppedClock(DatagenOptions())
     current = {"row": 500, "epoch_ms": EPOCH_MS}
 
     assert source.latest(current) is current
 
 
-def test_rows_without_a_rate_are_there_at_once() -> None:
+def test_rows_without_a_rate_are_available_immediately() -> None:
     source = StoppedClock(DatagenOptions(rows=1_000))
 
     newest = source.latest(source.initial())
@@ -116,7 +116,7 @@ def test_event_time_follows_the_rate() -> None:
     assert times == [began + timedelta(milliseconds=250 * row) for row in range(9)]
 
 
-def test_rows_that_are_there_at_once_have_already_happened() -> None:
+def test_rows_available_immediately_have_past_timestamps() -> None:
     times = all_rows(StoppedClock(DatagenOptions(rows=1_000)))["event_time"]
 
     assert max(times.to_pylist()) < datetime.fromtimestamp(EPOCH_MS / 1_000, tz=timezone.utc)
@@ -179,7 +179,7 @@ def test_schema_given_as_ddl_is_the_rows_schema() -> None:
     assert source.identity() == "datagen schema seed 42"
 
 
-def test_a_million_rows_are_made_in_a_few_seconds() -> None:
+def test_a_million_rows_are_generated_in_a_few_seconds() -> None:
     began = time.process_time()
 
     assert all_rows(DatagenSource(DatagenOptions(rows=1_000_000))).num_rows == 1_000_000

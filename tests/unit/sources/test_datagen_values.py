@@ -48,7 +48,7 @@ def rows(schema: pa.Schema, low: int = 0, high: int = 100, seed: int = 42) -> pa
     ],
     ids=str,
 )
-def test_column_of_every_type_has_values_that_can_be_made_again(kind: pa.DataType) -> None:
+def test_column_of_every_type_has_reproducible_values(kind: pa.DataType) -> None:
     schema = pa.schema([("a", kind)])
 
     whole = rows(schema)

@@ -314,7 +314,7 @@ def test_rows_have_the_columns_of_their_own_file_unless_declared(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "avro"])
-def test_corrupt_file_is_named(tmp_path: Path, kind: str) -> None:
+def test_corrupt_file_is_reported(tmp_path: Path, kind: str) -> None:
     (tmp_path / "a").write_bytes(b"this is something else altogether")
 
     with pytest.raises(BadRecordError) as caught:
@@ -411,7 +411,7 @@ NANOS = pa.timestamp("ns", "UTC")
         (pa.array([1.5]), "bigint", "double and does not fit int64: the value is 1.5"),
     ],
 )
-def test_parquet_value_that_its_declared_type_would_change_is_named(
+def test_parquet_value_that_its_declared_type_would_change_is_reported(
     tmp_path: Path, values: pa.Array, declared: str, reason: str
 ) -> None:
     pq.write_table(pa.table({"c": values}), tmp_path / "a.parquet")
@@ -457,7 +457,7 @@ def test_parquet_values_are_cast_to_declared_types_that_hold_them(
     assert [row["c"] for row in rows] == expected
 
 
-def test_avro_value_that_its_declared_type_would_change_is_named(tmp_path: Path) -> None:
+def test_avro_value_that_its_declared_type_would_change_is_reported(tmp_path: Path) -> None:
     fields = [{"name": "c", "type": "double"}]
     with (tmp_path / "a.avro").open("wb") as file:
         fastavro.writer(file, {"type": "record", "name": "R", "fields": fields}, [{"c": 1e40}])

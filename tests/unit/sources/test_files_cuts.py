@@ -185,7 +185,7 @@ def test_cutting_an_avro_file_reads_no_rows_and_no_earlier_blocks(codec: str) ->
     "damage",
     [lambda data, end: data[: end - 3], lambda data, end: data[: end - 1] + b"x" + data[end:]],
 )
-def test_broken_avro_block_is_named(damage: Callable[[bytes, int], bytes]) -> None:
+def test_broken_avro_block_is_reported(damage: Callable[[bytes, int], bytes]) -> None:
     file = io.BytesIO()
     fastavro.writer(file, AVRO, [{"id": n} for n in range(3_000)], sync_interval=1_000)
     first, second, *_ = fastavro.block_reader(_rewound(file))

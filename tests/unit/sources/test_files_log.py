@@ -232,7 +232,7 @@ def test_reused_name_is_read_after_the_old_file_was_removed(
     assert values(source, here, await_newest(source, here)) == ["new content"]
 
 
-def test_file_that_vanishes_while_it_is_listed_counts_as_gone(
+def test_file_that_vanishes_while_it_is_listed_counts_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = quick(tmp_path)
@@ -346,7 +346,7 @@ def test_file_that_changes_after_it_was_read_stops_the_pipeline(
     )
 
 
-def test_file_that_vanishes_between_planning_and_reading_is_named(tmp_path: Path) -> None:
+def test_file_that_vanishes_between_planning_and_reading_is_reported(tmp_path: Path) -> None:
     source = quick(tmp_path)
     path = put(tmp_path, "a")
     start = source.initial()
@@ -359,7 +359,7 @@ def test_file_that_vanishes_between_planning_and_reading_is_named(tmp_path: Path
     assert str(caught.value) == f"file '{path}' was removed before its rows were written{REMEDY}"
 
 
-def test_file_that_changes_between_planning_and_reading_is_named(tmp_path: Path) -> None:
+def test_file_that_changes_between_planning_and_reading_is_reported(tmp_path: Path) -> None:
     source = quick(tmp_path)
     path = put(tmp_path, "a")
     start = source.initial()
@@ -372,7 +372,7 @@ def test_file_that_changes_between_planning_and_reading_is_named(tmp_path: Path)
     assert str(caught.value) == f"file '{path}' changed before its rows were written{REMEDY}"
 
 
-def test_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
+def test_file_that_changes_while_it_is_read_is_reported(tmp_path: Path) -> None:
     source = quick(tmp_path)
     path = put(tmp_path, "a")
     start = source.initial()
@@ -388,7 +388,7 @@ def test_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_removed", [True, False])
-def test_file_gone_or_changed_before_its_batch_is_replayed_is_named(
+def test_file_deleted_or_changed_before_its_batch_is_replayed_is_reported(
     tmp_path: Path, is_removed: bool
 ) -> None:
     source = quick(tmp_path)

@@ -49,7 +49,7 @@ def read_all(source: FilesSource) -> Offset:
     return source.latest(source.initial())
 
 
-def test_missing_or_corrupt_segment_is_named(tmp_path: Path) -> None:
+def test_missing_or_corrupt_segment_is_reported(tmp_path: Path) -> None:
     source = quick(tmp_path)
     put(tmp_path, "a")
     here = read_all(source)
@@ -124,7 +124,7 @@ def test_one_of_several_processes_appends_a_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["000000000001.jsonl", "000000000001.seen"])
-def test_empty_file_of_the_log_is_named(tmp_path: Path, name: str) -> None:
+def test_empty_file_of_the_log_is_reported(tmp_path: Path, name: str) -> None:
     """A crash can leave one on a file system without hard links."""
     put(tmp_path, "a")
     here = read_all(quick(tmp_path))

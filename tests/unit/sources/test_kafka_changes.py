@@ -45,7 +45,7 @@ def test_decoder_knows_the_registry_and_the_placeholder() -> None:
     assert decoder.registry.options == given.schema_registry
 
 
-def test_what_does_not_go_with_changes_is_refused() -> None:
+def test_options_incompatible_with_changes_are_refused() -> None:
     assert refusal(format="debezium-avro") == "format 'debezium-avro' needs `schema_registry`"
     assert refusal(format="debezium-json", schema="id bigint") == (
         "format 'debezium-json' has its own columns: remove `schema`"

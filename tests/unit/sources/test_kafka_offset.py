@@ -51,7 +51,7 @@ def test_leader_epoch_of_the_start_is_compared_if_it_changed() -> None:
     assert [piece.what[0].epoch for piece in pieces] == [3, -1], "later offsets were listed later"
 
 
-def test_capped_offset_has_the_epoch_in_which_it_was_listed() -> None:
+def test_limited_offset_has_the_epoch_in_which_it_was_listed() -> None:
     capped = kafka_source.limit_offset(in_epoch(3, 0, 5), in_epoch(4, 90, 5), 10)
     assert kafka_source.partition_offsets(capped, "epochs") == {("orders", 0): 4, ("orders", 1): 3}
     unknown = kafka_source.limit_offset(in_epoch(3, 0), at(90), 10)
@@ -60,7 +60,7 @@ def test_capped_offset_has_the_epoch_in_which_it_was_listed() -> None:
     )
 
 
-def test_brokers_are_a_list_or_have_commas() -> None:
+def test_brokers_are_a_list_or_comma_separated() -> None:
     assert options(brokers="a:1, b:2").brokers == ("a:1", "b:2")
     assert options(brokers=["a:1", "b:2"]).brokers == ("a:1", "b:2")
 
@@ -150,7 +150,7 @@ def test_identity_names_the_topics() -> None:
     assert KafkaSource(options(topics=[], topic_pattern="o.*")).identity() == "kafka /o.*/"
 
 
-def test_schema_is_told_by_the_option_with_the_included_columns() -> None:
+def test_schema_has_the_declared_and_included_columns() -> None:
     source = KafkaSource(options(schema="id bigint", include=["key", "offset"]))
 
     assert source.schema() == pa.schema(
@@ -161,12 +161,12 @@ def test_schema_is_told_by_the_option_with_the_included_columns() -> None:
     assert KafkaSource(options()).extra_columns() is None
 
 
-def test_schema_that_cannot_be_read_is_refused_when_the_source_is_built() -> None:
+def test_unreadable_schema_is_refused_when_the_source_is_built() -> None:
     with pytest.raises(PlanError, match="schema: 'id foo' is not a column with a type"):
         KafkaSource(options(schema="id foo"))
 
 
-def test_broker_that_refuses_is_named() -> None:
+def test_refused_connection_names_the_broker() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -183,7 +183,7 @@ def test_broker_that_refuses_is_named() -> None:
     assert caught.value.exit_code == 3
 
 
-def test_unknown_setting_is_named_without_its_value() -> None:
+def test_unknown_setting_is_reported_without_its_value() -> None:
     source = KafkaSource(options(options={"sasl.pasword": "hunter2"}))
 
     with pytest.raises(PlanError) as caught:
@@ -204,35 +204,35 @@ def test_source_is_pickled_without_its_connection() -> None:
     assert again.schema() == source.schema()
 
 
-def test_position_is_json_in_the_form_of_the_docs() -> None:
+def test_offset_is_the_documented_json() -> None:
     assert at(5, 7, begins={1: 3}) == {
         "topics": {"orders": {"id": "x1", "partitions": {"0": 5, "1": 7}, "begins": {"1": 3}}}
     }
 
 
-def test_partition_met_for_the_first_time_begins_at_its_lowest_offset() -> None:
+def test_new_partition_starts_at_its_lowest_offset() -> None:
     assert kafka_source.spans_between(at(5, None), at(6, 9, begins={1: 4})) == [
         Span("orders", 0, 5, 6),
         Span("orders", 1, 4, 9),
     ]
 
 
-def test_capped_position_moves_partitions_by_their_share() -> None:
+def test_limited_offset_advances_partitions_by_their_share() -> None:
     assert kafka_source.limit_offset(at(0, 100), at(800, 300), 100) == at(80, 120)
 
 
-def test_capped_position_leaves_out_a_new_partition_that_gets_no_rows() -> None:
+def test_limited_offset_omits_a_new_partition_that_gets_no_rows() -> None:
     start, end = at(0, None), at(1000, 101, begins={1: 100})
 
     assert kafka_source.limit_offset(start, end, 10) == at(10)
     assert kafka_source.limit_offset(at(999, None), end, 1) == at(1000)
 
 
-def test_long_partition_is_cut_when_there_are_fewer_than_slots() -> None:
+def test_long_partition_is_split_if_there_are_fewer_than_slots() -> None:
     parts = kafka_source.make_splits(at(0, 0), at(90_000, 30_000), 4)
 
     assert sorted(split.rows for split in parts) == [30_000] * 4
 
 
-def test_short_partition_is_not_cut() -> None:
+def test_short_partition_is_not_split() -> None:
     assert len(kafka_source.make_splits(at(0), at(15_000), 4)) == 1

@@ -40,7 +40,7 @@ def of_size(size: int | None) -> SizeEstimator:
     return SizeEstimator(Records(lambda *_: size).sample)
 
 
-def test_batch_below_the_bound_is_taken_whole() -> None:
+def test_batch_below_the_bound_is_not_cut() -> None:
     assert of_size(100).rows_within([span(1_000_000)], GIB) == 1_000_000
     assert of_size(100).rows_within([], GIB) == 0
 
@@ -77,7 +77,7 @@ def test_rows_that_are_skipped_have_no_size() -> None:
     assert estimator.rows_within([span(1_000_000)], MIB) == 1_000_000
 
 
-def test_commit_marker_at_the_end_says_nothing_about_the_records_before() -> None:
+def test_commit_marker_at_the_end_does_not_count_as_a_record_size() -> None:
     def sample(offsets: dict[Partition, int]) -> dict[Partition, list[int]]:
         return {key: [] if at == 999 else [1_000] for key, at in offsets.items()}
 
@@ -135,7 +135,7 @@ def test_large_records_that_one_sample_misses_are_not_forgotten_at_once() -> Non
     assert rows[-1] == 1_000_000
 
 
-def test_small_batches_are_sampled_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_are_sampled_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     records = Records(lambda *_: 100)
     estimator = SizeEstimator(records.sample)
     for _ in range(20):
@@ -181,12 +181,12 @@ def test_batches_near_the_bound_are_sampled_each_time() -> None:
     assert len(records.asked) == 100
 
 
-def test_records_of_unknown_size_are_taken_for_large_ones() -> None:
+def test_records_of_unknown_size_are_assumed_to_be_large() -> None:
     assert of_size(None).rows_within([span(1_000_000)], GIB) == 1024
     assert of_size(None).rows_within([span(10)], GIB) == 10
 
 
-def test_partition_that_does_not_answer_is_waited_for_once() -> None:
+def test_unresponsive_partition_is_waited_for_once() -> None:
     records = Records(lambda _, partition, offset: None if partition and offset > 500 else 100)
     spans = [span(1_000_000), span(1_000_000, 1)]
 

@@ -62,7 +62,7 @@ def changed(op: str, *values: Any, unsent: Sequence[str] = ()) -> dict[str, Any]
     return {**dict(zip(names, values, strict=True)), OP: op, UNCHANGED_COLUMNS: list(unsent)}
 
 
-def test_block_has_typed_columns_that_the_source_names_for_ever() -> None:
+def test_block_has_typed_columns_with_stable_ids() -> None:
     (block,) = blocks_of(TOLD, insert(ORDERS, ["1", "a", None]))
 
     assert change_schema_of(block.schema) == ChangeSchema(
@@ -94,7 +94,7 @@ def test_changes_of_a_row_keep_their_order() -> None:
     ]
 
 
-def test_changed_key_deletes_the_old_row_before_it_brings_the_new_one() -> None:
+def test_changed_key_deletes_the_old_row_before_inserting_the_new_one() -> None:
     found = rows_of(
         TOLD,
         update(ORDERS, ["2", "a", "5"], key=["1", None, None]),
@@ -108,7 +108,7 @@ def test_changed_key_deletes_the_old_row_before_it_brings_the_new_one() -> None:
     ]
 
 
-def test_value_that_was_not_sent_is_named() -> None:
+def test_value_that_was_not_sent_is_marked_as_unchanged() -> None:
     found = rows_of(
         TOLD,
         update(ORDERS, ["1", UNCHANGED, "5"]),
@@ -135,7 +135,7 @@ def test_value_that_was_not_sent_is_taken_from_the_old_row() -> None:
     assert found == [changed("u", 1, "large", 5)]
 
 
-def test_value_that_a_changed_key_did_not_send_is_asked_for() -> None:
+def test_value_not_sent_with_a_changed_key_is_fetched() -> None:
     database = TableNumbers()
     database.values = {("2",): ("large",)}
 
@@ -172,7 +172,7 @@ def test_full_identity_with_a_primary_key_deletes_by_that_key() -> None:
     assert block.to_pylist() == [changed("d", 1, None, None), changed("u", 2, "b", 6)]
 
 
-def test_table_without_a_key_is_told_apart_by_whole_rows() -> None:
+def test_rows_of_a_table_without_a_key_are_identified_by_all_values() -> None:
     told = relation(ORDERS, "orders", COLUMNS, "f")
 
     (block,) = blocks_of(
@@ -192,7 +192,7 @@ def test_table_without_a_key_is_told_apart_by_whole_rows() -> None:
     assert block.column("id").to_pylist() == [1, None, 1, 1, None]
 
 
-def test_table_that_can_only_grow_has_no_key() -> None:
+def test_append_only_table_has_no_key() -> None:
     columns = [PgColumn("note", TEXT)]
 
     (block,) = blocks_of(relation(ORDERS, "log", columns), insert(ORDERS, ["a"]))
@@ -223,7 +223,7 @@ def test_truncate_empties_each_table_it_names_between_the_changes() -> None:
     assert blocks[2].to_pylist() == [changed("t", None, None, None)]
 
 
-def test_column_added_and_dropped_begins_a_new_block() -> None:
+def test_added_or_dropped_column_starts_a_new_block() -> None:
     blocks = blocks_of(
         TOLD,
         insert(ORDERS, ["1", "a", "5"]),
@@ -254,7 +254,7 @@ def test_tables_are_regrouped_and_rows_of_each_keep_their_order() -> None:
     assert found == {"orders": [2], "items": [1, 3]}
 
 
-def test_only_transactions_of_the_range_are_taken() -> None:
+def test_only_transactions_of_the_range_are_read() -> None:
     messages = [
         *(begin(9), TOLD, insert(ORDERS, ["1", None, None]), truncate(ORDERS), commit()),
         *(begin(10), insert(ORDERS, ["2", None, None]), commit()),
@@ -267,7 +267,7 @@ def test_only_transactions_of_the_range_are_taken() -> None:
     assert block.column("id").to_pylist() == [2, 3]
 
 
-def test_transaction_goes_on_in_the_next_messages() -> None:
+def test_transaction_continues_in_the_next_messages() -> None:
     reading = parser(ChangeFilter(10, 20))
 
     assert reading.parse(Messages.from_list([begin(10), TOLD])) == []
@@ -279,7 +279,7 @@ def test_transaction_goes_on_in_the_next_messages() -> None:
     assert reading.rows == 1
 
 
-def test_what_a_snapshot_of_the_table_saw_is_left_out() -> None:
+def test_changes_visible_in_a_snapshot_are_skipped() -> None:
     seen = {("public", "orders"): Visibility.parse("5:9:7")}
     told = relation(16401, "items", COLUMNS)
     messages = [begin(1, 0), TOLD, told]
@@ -297,7 +297,7 @@ def test_what_a_snapshot_of_the_table_saw_is_left_out() -> None:
     assert found["items"] == [("i", 5), ("i", 7), ("i", 8), ("i", 9)]
 
 
-def test_table_that_is_not_followed_is_not_even_asked_about() -> None:
+def test_table_that_is_not_captured_is_not_looked_up() -> None:
     database = TableNumbers()
     wanted = ChangeFilter(0, 1000, has_table=lambda table: table == ("public", "items"))
 
@@ -305,7 +305,7 @@ def test_table_that_is_not_followed_is_not_even_asked_about() -> None:
     assert database.described == []
 
 
-def test_values_that_no_type_holds_are_counted_by_column() -> None:
+def test_unrepresentable_values_are_counted_by_column() -> None:
     reading = parser()
     columns = [PgColumn("id", BIGINT, is_key=True), PgColumn("day", 1082)]
     told = relation(ORDERS, "days", columns)
@@ -316,11 +316,11 @@ def test_values_that_no_type_holds_are_counted_by_column() -> None:
     assert nulled_counts(block.schema) == {"day": 2}
 
 
-def test_bytes_that_are_no_text_are_marked() -> None:
+def test_invalid_utf8_is_marked() -> None:
     assert rows_of(TOLD, insert(ORDERS, ["1", b"caf\xe9", "5"])) == [changed("i", 1, "caf�", 5)]
 
 
-def test_buffer_beyond_the_limit_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffer_above_the_limit_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pgoutput, "MAX_BYTES", 200)
     inserts = [insert(ORDERS, [str(number), "some text", "5"]) for number in range(20)]
 
@@ -357,7 +357,7 @@ def test_rows_of_a_binary_copy_are_read_with_header_and_trailer() -> None:
         ),
     ],
 )
-def test_log_that_makes_no_sense_is_an_error(messages: list[bytes], problem: str) -> None:
+def test_malformed_log_is_an_error(messages: list[bytes], problem: str) -> None:
     with pytest.raises(ConnectorError) as caught:
         parser().parse(Messages.from_list(messages))
 

@@ -90,7 +90,7 @@ AS_TEXT = (
         ),
     ],
 )
-def test_value_that_no_type_holds_is_named(price: str, days: str, message: str) -> None:
+def test_unrepresentable_value_is_reported(price: str, days: str, message: str) -> None:
     texts = [
         strings("1", "2", "3", "4"),
         strings(None, price, "3.00", price),
@@ -148,14 +148,14 @@ def test_columns_of_a_snapshot_are_those_of_its_blocks() -> None:
         assert block.schema.equals(told, check_metadata=True)
 
 
-def test_changes_have_what_a_snapshot_has_and_two_columns_more() -> None:
+def test_changes_have_the_snapshot_columns_and_two_more() -> None:
     names = block_schema(KEYLESS, TypeCatalog()).names
 
     assert names == ["id", "day", ROW_KEY, OP, UNCHANGED_COLUMNS]
     assert block_schema(KEYLESS, TypeCatalog(), snapshot=True).names == names[:3]
 
 
-def test_column_that_the_catalog_lost_has_no_id() -> None:
+def test_column_missing_from_the_catalog_has_no_id() -> None:
     lost = Relation(1, "public", "t", "n", (PgColumn("a", 25),))
 
     assert block_schema(lost, TypeCatalog()).field("a").metadata is None
@@ -164,17 +164,17 @@ def test_column_that_the_catalog_lost_has_no_id() -> None:
 @pytest.mark.parametrize(
     ("identity", "key"), [("d", ("id",)), ("i", ("id",)), ("f", ("day",)), ("n", ())]
 )
-def test_key_is_what_the_log_tells_of_a_row_that_goes(identity: str, key: tuple[str, ...]) -> None:
+def test_key_is_what_the_log_contains_of_a_deleted_row(identity: str, key: tuple[str, ...]) -> None:
     assert replica_key(identity, COLUMNS, primary_key=("day",)) == key
 
 
-def test_row_keys_tell_null_from_nothing_and_columns_apart() -> None:
+def test_row_keys_distinguish_nulls_and_columns() -> None:
     texts = [strings("1", "1", "", "12", None), strings("", None, "1", "2", "1")]
 
     assert len(set(row_keys(KEYLESS, texts, 5).to_pylist())) == 5
 
 
-def test_row_key_stays_when_a_column_is_renamed_or_added() -> None:
+def test_row_key_is_unchanged_when_a_column_is_renamed_or_added() -> None:
     columns = (
         PgColumn("no", 20, number=1),
         PgColumn("day", 1082, number=4),
@@ -188,7 +188,7 @@ def test_row_key_stays_when_a_column_is_renamed_or_added() -> None:
     assert before == after
 
 
-def test_row_key_is_the_same_for_ever() -> None:
+def test_row_key_is_stable_across_versions() -> None:
     # It is stored in tables, so that another would delete nothing.
     found = row_keys(KEYLESS, [strings("1"), strings(None)], 1).to_pylist()
 

@@ -52,7 +52,7 @@ def test_column_of_another_type_keeps_its_number() -> None:
     ]
 
 
-def test_columns_that_can_not_be_in_line_are_matched_by_name() -> None:
+def test_columns_that_cannot_be_aligned_are_matched_by_name() -> None:
     known = [NOW_ID, PgColumn("hidden", BIGINT, number=2), PgColumn("a", INTEGER, number=3)]
 
     assert [each.number for each in assign_numbers([ID, PgColumn("a", INTEGER)], known, {})] == [

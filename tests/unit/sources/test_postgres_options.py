@@ -15,7 +15,7 @@ def options(**told: Any) -> PostgresCdcOptions:
     return PostgresCdcOptions.model_validate({"host": "h", "database": "d", "user": "u", **told})
 
 
-def test_every_table_of_public_is_followed_by_default() -> None:
+def test_every_table_of_public_is_captured_by_default() -> None:
     assert options().mode_of("public", "orders") == "incremental"
     assert options().mode_of("sales", "orders") is None
 
@@ -52,7 +52,7 @@ def test_names_come_from_the_database_and_the_tables() -> None:
     assert options(host="other", port=1, user="v").slot == plain.slot
 
 
-def test_names_that_are_told_are_kept() -> None:
+def test_configured_names_are_kept() -> None:
     given = options(slot_name="mine", publication="Ours")
     assert (given.slot, given.publication_name) == ("mine", "Ours")
     assert options(slot_name="mine").publication_name == "mine"
@@ -95,7 +95,7 @@ def test_slot_is_needed_only_for_changes(told: dict[str, Any], *, follows: bool)
         ({"tables": [".a"]}, "'.a' is not a table name; write e.g. 'public.orders'"),
     ],
 )
-def test_tables_that_cannot_be(told: dict[str, Any], message: str) -> None:
+def test_invalid_tables_are_refused(told: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         options(**told)
     assert message in str(caught.value)

@@ -56,7 +56,7 @@ def ended(waiting: Backlog, log: Log, start: int) -> int:
     return waiting.batch_end(cast("Any", log), start)
 
 
-def test_positions_survive_json() -> None:
+def test_offsets_survive_json() -> None:
     place = PgOffset(
         system="1",
         lsn=7,
@@ -73,17 +73,17 @@ def test_positions_survive_json() -> None:
     assert PgOffset.from_json(json.loads(json.dumps(place.to_json()))) == place
 
 
-def test_position_without_more_says_no_more() -> None:
+def test_minimal_offset_has_only_the_required_keys() -> None:
     assert PgOffset("1", 7).to_json() == {"system": "1", "lsn": 7, "tables": {}}
 
 
-def test_note_of_a_view_goes_where_the_log_was_when_it_was_taken() -> None:
+def test_snapshot_visibility_is_dropped_at_the_lsn_of_the_snapshot() -> None:
     place = PgOffset("1", 5, {"a": PgTableState("1:1", 2, "5:9:", 70)})
     assert place.advance_to(69).tables["a"] == PgTableState("1:1", 2, "5:9:", 70)
     assert place.advance_to(70).tables["a"] == PgTableState("1:1", 2)
 
 
-def test_anchor_is_as_far_as_the_newest_snapshot() -> None:
+def test_anchor_includes_the_lsn_of_the_newest_snapshot() -> None:
     place = PgOffset("1", 5, {"a": PgTableState("1:1", 2, "5:9:", 70)}, timeline=3, confirmed=4)
     assert place.anchor == Anchor("1", timeline=3, lsn=5, snapshot_lsn=70, confirmed=4)
     assert place.advance_to(70).anchor == Anchor(
@@ -91,7 +91,7 @@ def test_anchor_is_as_far_as_the_newest_snapshot() -> None:
     )
 
 
-def test_slot_is_saved_once_a_checkpoint_began_after_it_was_seen() -> None:
+def test_slot_is_saved_once_a_later_checkpoint_started() -> None:
     saved = SavedLsn()
     saved.record(confirmed=10, log_end=20, redo=5)
     saved.record(confirmed=15, log_end=20, redo=20)
@@ -102,7 +102,7 @@ def test_slot_is_saved_once_a_checkpoint_began_after_it_was_seen() -> None:
     assert saved.lsn == 18
 
 
-def test_log_without_changes_is_no_batch_before_the_heartbeat() -> None:
+def test_log_without_changes_starts_no_batch_before_the_heartbeat() -> None:
     clock, log = Clock(), Log()
     waiting = Backlog(10, clock)
     log.end = 1200
@@ -129,7 +129,7 @@ def test_changes_are_counted_at_most_once_a_second() -> None:
     assert waiting.estimate_rows(1000, log.end) == 3
 
 
-def test_much_log_is_not_counted_but_estimated() -> None:
+def test_large_log_range_is_estimated_and_not_counted() -> None:
     clock, log = Clock(), Log()
     waiting = Backlog(1000, clock)
     log.end = 1000 + MAX_COUNTED_BYTES
@@ -146,13 +146,13 @@ def capped(waiting: Backlog, log: Log, start: int, end: int, rows: int) -> int:
     return waiting.limit(cast("Any", log), start, end, rows)
 
 
-def test_large_steps_are_estimated_while_they_bring_rows() -> None:
+def test_large_steps_are_estimated_while_they_contain_rows() -> None:
     waiting, log = Backlog(10), Log()
     assert capped(waiting, log, 0, FAR, 10_000) == 1_500_000
     assert log.looks == []
 
 
-def test_step_that_brought_nothing_is_followed_by_longer_ones_that_are_looked_at() -> None:
+def test_empty_step_is_followed_by_longer_counted_steps() -> None:
     waiting, log = Backlog(10), Log()
     log.places = [1 << 35]
     steps = []
@@ -164,14 +164,14 @@ def test_step_that_brought_nothing_is_followed_by_longer_ones_that_are_looked_at
     assert capped(waiting, log, 0, FAR, 10_000) == 1_500_000
 
 
-def test_longer_step_ends_where_there_are_enough_rows() -> None:
+def test_longer_step_ends_at_the_requested_rows() -> None:
     waiting, log = Backlog(10), Log()
     waiting.learn(MAX_COUNTED_BYTES, 0)
     log.places = [1000 * number for number in range(1, 20_001)]
     assert capped(waiting, log, 0, FAR, 10_000) == 10_000_000
 
 
-def test_small_step_passes_over_a_log_of_others() -> None:
+def test_small_step_skips_changes_of_other_databases() -> None:
     waiting, log = Backlog(10), Log()
     log.places = [500_000, 500_100, 900_000]
     assert capped(waiting, log, 0, 1_000_000, 2) == 500_100
@@ -179,7 +179,7 @@ def test_small_step_passes_over_a_log_of_others() -> None:
     assert capped(waiting, log, 0, FAR, 4) == PEEK_BYTES
 
 
-def test_batch_that_is_no_log_teaches_nothing() -> None:
+def test_batch_without_log_does_not_change_the_estimate() -> None:
     waiting = Backlog(10)
     waiting.learn(0, 100_000)
     assert waiting.estimate_rows(0, 1500) == 10
@@ -187,7 +187,7 @@ def test_batch_that_is_no_log_teaches_nothing() -> None:
     assert waiting.estimate_rows(0, 1500) == 150
 
 
-def test_cap_is_never_beyond_the_end() -> None:
+def test_limit_is_never_beyond_the_end() -> None:
     waiting, log = Backlog(10), Log()
     assert capped(waiting, log, 0, 1500, 10) == 1500
     assert capped(waiting, log, 0, 10, 1) == 10
@@ -210,7 +210,7 @@ def test_lag_is_bytes_and_the_age_of_the_oldest_of_them() -> None:
     assert lag.measure() == {"slot_lag_bytes": 250.0, "slot_lag_seconds": 1.0}
 
 
-def test_tables_that_the_options_no_longer_name_are_not_among_the_loaded() -> None:
+def test_tables_removed_from_the_options_are_not_loaded() -> None:
     notes = {
         label: PgTableState("1:1") for label in ("public.orders", "public.log", "public.rates")
     }

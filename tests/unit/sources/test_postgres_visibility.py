@@ -35,11 +35,11 @@ ROUND = 2**32
         (3, f"{3 * ROUND + 4}:{3 * ROUND + 4}:", True),
     ],
 )
-def test_snapshot_sees_what_had_ended(xid: int, snapshot: str, visible: bool) -> None:
+def test_snapshot_sees_ended_transactions(xid: int, snapshot: str, visible: bool) -> None:
     assert is_visible(xid, snapshot) is visible
 
 
-def test_many_transactions_are_asked_about_at_once() -> None:
+def test_many_transactions_are_looked_up_at_once() -> None:
     seen = Visibility.parse("5:9:7").sees(np.array([4, 5, 7, 8, 9], np.int64))
 
     assert seen.tolist() == [True, True, False, True, False]

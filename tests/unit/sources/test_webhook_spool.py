@@ -157,7 +157,7 @@ def test_corrupt_or_missing_acknowledged_record_is_an_error(spool: Spool) -> Non
         Spool(spool.folder)
 
 
-def test_corrupt_record_of_an_older_segment_is_named(spool: Spool) -> None:
+def test_corrupt_record_of_an_older_segment_is_reported(spool: Spool) -> None:
     for number in range(5):
         spool.append([arrival(b"%d" % number * 600)])
     spool.close()
@@ -185,7 +185,7 @@ def test_spool_without_any_segment_is_an_error(spool: Spool) -> None:
 
 
 @pytest.mark.parametrize("name", ["spool.json", "answered", "ids.db"])
-def test_corrupt_state_file_is_named(spool: Spool, name: str) -> None:
+def test_corrupt_state_file_is_reported(spool: Spool, name: str) -> None:
     spool.append([arrival(b"a", event_id=b"1")])
     spool.close()
     (spool.folder / name).write_bytes(b"x" * 4096)
@@ -423,7 +423,7 @@ def test_slices_start_near_their_first_event(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_layout_on_disk_stays_the_same() -> None:
+def test_layout_on_disk_is_stable() -> None:
     packed = Arrival(b"s", 7, b"k" * 16, b"id", b"[]", [b"{}", b"{ }"]).pack(5)
     assert packed[8:] == (
         struct.pack("<QQ", 5, 7) + b"k" * 16 + struct.pack("<HHII", 1, 2, 2, 2)

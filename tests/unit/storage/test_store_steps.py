@@ -52,7 +52,7 @@ def test_google_is_reached_first(asked: list[tuple[str, str]]) -> None:
     assert asked == [("storage.googleapis.com:443", "`gcs.endpoint`")]
 
 
-def test_no_direct_connection_is_tried_with_a_proxy(
+def test_no_direct_connection_is_attempted_with_a_proxy(
     asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy:3128")

@@ -80,14 +80,14 @@ def test_unknown_name_in_not_held_is_refused() -> None:
         type("Odd", (SourceSuite,), {"not_held": {"sorted": "it is called ordered"}})
 
 
-def test_mark_of_a_subclass_stays_off_its_siblings() -> None:
+def test_mark_of_a_subclass_does_not_affect_its_siblings() -> None:
     name = "test_rows_between_is_the_number_of_rows_read"
 
     assert getattr(TestForgetful, name).pytestmark[0].name == "xfail"
     assert not hasattr(getattr(TestScriptedRows, name), "pytestmark")
 
 
-def test_scripted_source_takes_a_schema_or_a_decoder() -> None:
+def test_scripted_source_accepts_a_schema_or_a_decoder() -> None:
     with pytest.raises(TypeError, match="takes either a schema or a decoder"):
         ScriptedSource()
 

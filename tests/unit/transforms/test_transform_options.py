@@ -64,7 +64,7 @@ def test_columns_are_found_regardless_of_case() -> None:
     require_columns(rows, ["ID", "amount"], "drop")
 
 
-def test_missing_column_is_named() -> None:
+def test_missing_column_is_reported() -> None:
     rows: DataFrame = Rows()  # type: ignore[assignment]
     with pytest.raises(SchemaMismatchError) as caught:
         require_columns(rows, ["id", "price"], "drop")

@@ -122,7 +122,7 @@ def test_table_with_an_incomplete_snapshot_is_not_compared() -> None:
     assert report.reason == f"its initial snapshot is not complete yet; {RUN_FIRST}"
 
 
-def test_table_that_is_written_all_the_time_is_not_compared() -> None:
+def test_constantly_written_table_is_not_compared() -> None:
     side = PlainSide()
     report = only_report(PlainMirror(list(range(50))), side)
     assert (report.status, report.reason) == (

@@ -20,7 +20,7 @@ OURS = {1: "id", 2: "note", 3: "at", 4: "at.x"}
 ID = arrow_to_iceberg(pa.schema([("id", pa.int64())]))
 
 
-def test_columns_that_were_declared_come_back_from_the_property() -> None:
+def test_declared_columns_are_read_back_from_the_property() -> None:
     stream = arrow_to_iceberg(pa.schema([("at", POINT), ("id", pa.int64()), ("later", pa.int64())]))
     text = declared_columns_json(TABLE, stream)
 
@@ -34,24 +34,24 @@ def test_columns_that_were_declared_come_back_from_the_property() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"a": "b"}', "null"])
-def test_property_that_somebody_spoiled_lets_nothing_be_dropped(text: str) -> None:
+def test_corrupt_property_lets_nothing_be_dropped(text: str) -> None:
     assert read_declared_columns({property_key("shop"): text}, "shop") == {}
 
 
-def test_columns_that_were_declared_may_be_dropped() -> None:
+def test_declared_columns_may_be_dropped() -> None:
     assert droppable_columns(TABLE, OURS, ID) == {"note", "at", "at.x"}
     assert droppable_columns(TABLE, {}, ID) == set()
 
 
-def test_column_with_a_member_that_somebody_added_stays() -> None:
+def test_column_with_a_member_added_by_another_tool_is_kept() -> None:
     assert droppable_columns(TABLE, {1: "id", 2: "note", 3: "at"}, ID) == {"note"}
 
 
-def test_column_that_somebody_renamed_stays() -> None:
+def test_column_renamed_by_another_tool_is_kept() -> None:
     assert droppable_columns(TABLE, {**OURS, 2: "remark"}, ID) == {"at", "at.x"}
 
 
-def test_column_whose_name_the_stream_has_in_other_letters_stays() -> None:
+def test_column_that_the_stream_has_in_another_case_is_kept() -> None:
     stream = arrow_to_iceberg(pa.schema([("id", pa.int64()), ("Note", pa.string())]))
     assert droppable_columns(TABLE, OURS, stream) == {"at", "at.x"}
 

@@ -47,7 +47,7 @@ def test_deletes_are_read_back(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_new_deletes_hold_the_old_ones_which_leave(tmp_path: Path, version: int) -> None:
+def test_new_deletes_include_and_replace_the_old_ones(tmp_path: Path, version: int) -> None:
     _, (old,) = written(tmp_path, version, (FILE, [1, 2]))
     again = replace(FILE, deletes=(old,))
     writer, (new,) = written(tmp_path, version, (again, [2, 3]))

@@ -38,7 +38,7 @@ def unreachable() -> bool:
         (java_error("x.Y", "Table UUID does not match: current=a, new=b"), lambda: True),
     ],
 )
-def test_table_that_was_dropped_is_named(error: Exception, exists: Callable[[], bool]) -> None:
+def test_dropped_table_is_detected(error: Exception, exists: Callable[[], bool]) -> None:
     with pytest.raises(CheckpointLostError, match="the table was dropped") as caught:
         refuse_dropped(error, exists, "table lake.db.t")
     assert caught.value.where == "table lake.db.t"
@@ -53,7 +53,7 @@ def test_table_that_was_dropped_is_named(error: Exception, exists: Callable[[], 
         (java_error("org.apache.iceberg.exceptions.CommitFailedException"), lambda: False),
     ],
 )
-def test_table_that_is_there_or_cannot_be_looked_up_was_not_dropped(
+def test_existing_or_unreachable_table_is_not_reported_as_dropped(
     error: Exception, exists: Callable[[], bool]
 ) -> None:
     refuse_dropped(error, exists)

@@ -67,7 +67,9 @@ def staged(folder: Path, *batches: pa.RecordBatch) -> dict[str, Any]:
         ("a || b", None),
     ],
 )
-def test_column_is_told_from_an_expression(text: str, path: tuple[str, ...] | None) -> None:
+def test_column_is_distinguished_from_an_expression(
+    text: str, path: tuple[str, ...] | None
+) -> None:
     assert column_path(text) == path
 
 
@@ -110,7 +112,7 @@ def test_value_that_names_no_table_is_refused(value: str, reason: str) -> None:
     assert str(caught.value) == f"route_by: {value!r} {reason}"
 
 
-def test_long_name_is_refused_and_shown_in_short() -> None:
+def test_long_name_is_refused_and_truncated_in_the_message() -> None:
     with pytest.raises(ValueError, match="longer than 255 bytes") as caught:
         ROUTE_BY_KIND.table_of("x" * 300)
     assert f"'{'x' * 57}...' is not" in str(caught.value)
@@ -132,13 +134,13 @@ def test_spellings_of_one_table_are_one_where_the_catalog_ignores_case() -> None
         route.table_of("DEAD")
 
 
-def test_nested_namespace_is_refused_where_the_catalog_has_none() -> None:
+def test_nested_namespace_is_refused_if_the_catalog_has_none() -> None:
     route = Route(("kind",), ("db",), TableNameRules(Abilities()))
     with pytest.raises(ValueError, match="the catalog has no nested namespaces"):
         route.table_of("a.b.orders")
 
 
-def test_faults_are_told_row_by_row_and_only_if_there_are_any() -> None:
+def test_faults_are_reported_by_row_and_only_if_there_are_any() -> None:
     faults = RouteFaults(ROUTE_BY_KIND)
 
     assert faults(batch((1, "a", None), (2, "b", None))) is None
@@ -151,7 +153,7 @@ def test_faults_are_told_row_by_row_and_only_if_there_are_any() -> None:
     ]
 
 
-def test_row_without_its_key_is_told_beside_one_without_a_table(tmp_path: Path) -> None:
+def test_rows_without_a_key_and_rows_without_a_table_are_both_reported(tmp_path: Path) -> None:
     missing = MissingValues((("note", "part of the key"),), ())
     faults = RouteFaults(ROUTE_BY_KIND, missing)
     reason = "column 'note' is part of the key, and the row has no value for it"
@@ -191,7 +193,7 @@ def test_column_that_holds_no_names_is_refused() -> None:
     assert caught.value.what == ("route_by: column 'kind' must be text, found list<item: string>")
 
 
-def test_rows_are_put_aside_by_table_in_their_order(tmp_path: Path) -> None:
+def test_rows_are_staged_by_table_in_their_order(tmp_path: Path) -> None:
     what = staged(
         tmp_path,
         batch((1, "a", None), (2, "b", "x"), (3, "a", None)),
@@ -222,7 +224,7 @@ def test_rows_keep_the_numbers_of_their_records(tmp_path: Path) -> None:
     assert block[ROW].to_pylist() == [77]
 
 
-def test_rows_are_written_as_they_come_once_they_are_many(
+def test_staged_rows_are_flushed_above_the_buffer_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routing, "FLUSH_BYTES", 1)
@@ -254,7 +256,7 @@ def test_column_with_far_too_many_values_is_refused(
     )
 
 
-def test_what_was_put_aside_and_left_is_swept_away(tmp_path: Path) -> None:
+def test_abandoned_staging_files_are_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "__icestream" / "orders"
     staged(folder, batch((1, "a", None)))
 
@@ -264,7 +266,7 @@ def test_what_was_put_aside_and_left_is_swept_away(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_large_table_is_cut_between_tasks_and_small_ones_share_one() -> None:
+def test_large_table_is_split_between_tasks_and_small_ones_share_one() -> None:
     large = [StagedRows("x", ((0, 40), (1, 40)), {}), StagedRows("y", ((0, 40),), {})]
 
     cut = [[(one.path, one.blocks) for one in part] for part in _split_rows(large, 80)]
@@ -275,14 +277,14 @@ def test_large_table_is_cut_between_tasks_and_small_ones_share_one() -> None:
     assert [[unit.table for unit in one] for one in _balance_units(units, 2)] == [[4, 1], [3, 2]]
 
 
-def test_each_term_says_where_its_nulls_go() -> None:
+def test_each_sort_term_has_a_null_order() -> None:
     rows = pa.table({"a": [None, 2, 1, None], "b": [1, 1, 1, 2]})
     terms = [parse_sort_term("a desc nulls first"), parse_sort_term("b desc")]
 
     assert sort_rows(rows, terms).to_pydict() == {"a": [None, None, 2, 1], "b": [2, 1, 1, 1]}
 
 
-def test_state_file_outlives_the_process(tmp_path: Path) -> None:
+def test_state_file_survives_the_process(tmp_path: Path) -> None:
     mark = BatchMark("p", "q", 3, "s", {"row": 1}, {"row": 2})
     state_file = FanOutStateFile(tmp_path / "cache")
     assert not state_file.exists
@@ -305,7 +307,7 @@ def test_recovered_tables_are_stored_with_the_next_write(tmp_path: Path) -> None
     assert FanOutStateFile(tmp_path).state.tables == {("db", "a")}
 
 
-def test_unreadable_state_file_is_named(tmp_path: Path) -> None:
+def test_unreadable_state_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "fan-out.json").write_text("{")
     with pytest.raises(CorruptStateError) as caught:
         FanOutStateFile(tmp_path)

@@ -28,9 +28,7 @@ KINDS: list[tuple[pa.DataType, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "values"), KINDS, ids=[str(kind) for kind, _ in KINDS])
-def test_each_value_has_a_fingerprint_of_its_own_that_stays(
-    kind: pa.DataType, values: list[Any]
-) -> None:
+def test_each_value_has_a_unique_stable_fingerprint(kind: pa.DataType, values: list[Any]) -> None:
     once = fingerprints([pa.array(values, kind)])
     again = fingerprints([pa.array([None, *values], kind).slice(1)])
     assert once.low.tolist() == again.low.tolist()
@@ -50,7 +48,7 @@ def test_one_number_is_its_own_fingerprint() -> None:
     assert (found.low.tolist(), found.high) == ([0, 1, 2], None)
 
 
-def test_columns_of_a_key_are_told_apart() -> None:
+def test_columns_of_a_key_are_distinguished() -> None:
     left, right = pa.array(["a", "ab", "b"]), pa.array(["b", "", "a"])
     once, swapped = fingerprints([left, right]), fingerprints([right, left])
     everything = [*once.low.tolist(), *swapped.low.tolist()]

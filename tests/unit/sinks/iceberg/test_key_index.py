@@ -91,7 +91,7 @@ def test_two_rows_of_one_key_and_rows_without_one(tmp_path: Path, count: int) ->
     assert len(set(found.keys.tolist())) == 1
 
 
-def test_row_ids_that_the_file_keeps_come_before_its_own(tmp_path: Path) -> None:
+def test_stored_row_ids_take_precedence_over_computed_ones(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id", pa.int64()), column(ROW_ID, "_row_id", pa.int64())])
     rows: list[dict[str, Any]] = [{"id": 1, "_row_id": 7}, {"id": 2, "_row_id": None}]
     found = find_keys(data_file(tmp_path, schema, rows), keys([1, 2]), settings(tmp_path, 1))
@@ -99,7 +99,7 @@ def test_row_ids_that_the_file_keeps_come_before_its_own(tmp_path: Path) -> None
     assert found.row_ids.tolist() == [7, 101]
 
 
-def test_sequence_is_kept_beside_the_key(tmp_path: Path) -> None:
+def test_sequence_is_stored_with_the_key(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id", pa.int64()), column(5, "at", pa.timestamp("us"))])
     rows: list[dict[str, Any]] = [{"id": 1, "at": 9}, {"id": 2, "at": None}]
     file = data_file(tmp_path, schema, rows, first=None)
@@ -157,7 +157,7 @@ def test_key_that_a_file_stores_as_another_type_is_found(
             assert found.sequence.tolist() == ours.cast(pa.int64()).to_pylist()
 
 
-def test_column_is_known_by_its_field_id_and_not_by_its_name(tmp_path: Path) -> None:
+def test_column_is_matched_by_its_field_id_and_not_by_its_name(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id_before_the_rename", pa.int32()), column(2, "id", pa.int32())])
     file = data_file(tmp_path, schema, [{"id_before_the_rename": 1, "id": 2}])
     assert find_keys(file, keys([1]), settings(tmp_path, 1)).positions.tolist() == [0]
@@ -170,7 +170,7 @@ def test_file_older_than_the_column_of_the_key_holds_none(tmp_path: Path) -> Non
     assert found.keys.tolist() == []
 
 
-def test_index_is_closed_to_others(tmp_path: Path) -> None:
+def test_index_is_private_to_the_user(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id", pa.int64())])
     find_keys(data_file(tmp_path, schema, [{"id": 1}]), keys([1]), settings(tmp_path, 1))
     (made,) = (tmp_path / "keys").iterdir()
@@ -178,7 +178,7 @@ def test_index_is_closed_to_others(tmp_path: Path) -> None:
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
 
 
-def test_index_that_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> None:
+def test_index_left_empty_by_a_power_cut_is_rebuilt(tmp_path: Path) -> None:
     file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), [{"id": 1}])
     index = settings(tmp_path, 1)
     index.index_path(file.path).parent.mkdir()
@@ -186,7 +186,7 @@ def test_index_that_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> None
     assert find_keys(file, keys([1]), index).positions.tolist() == [0]
 
 
-def test_index_that_could_not_be_finished_leaves_no_half(
+def test_unfinished_index_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, seen = key_index._segment, []
@@ -205,7 +205,7 @@ def test_index_that_could_not_be_finished_leaves_no_half(
     assert list((tmp_path / "keys").iterdir()) == []
 
 
-def test_imported_file_without_field_ids_is_named(tmp_path: Path) -> None:
+def test_imported_file_without_field_ids_is_reported(tmp_path: Path) -> None:
     file = data_file(tmp_path, pa.schema([("id", pa.int64())]), [{"id": 1}])
     with pytest.raises(ConnectorError) as caught:
         find_keys(file, keys([1]), settings(tmp_path, 1))
@@ -230,7 +230,7 @@ def test_indexes_of_files_that_left_the_table_are_removed(tmp_path: Path) -> Non
     assert set((tmp_path / "keys").iterdir()) == {index.index_path(file.path), others[0]}
 
 
-def test_index_that_another_task_removes_is_made_again(
+def test_index_removed_by_another_task_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), [{"id": 1}])
@@ -255,7 +255,7 @@ def test_index_that_another_task_removes_is_made_again(
     assert find_keys(file, keys([1]), settings(tmp_path, 1)).positions.tolist() == [0]
 
 
-def test_file_of_another_format_is_named(tmp_path: Path) -> None:
+def test_file_of_another_format_is_reported(tmp_path: Path) -> None:
     file = LiveFile("s3://lake/data/1.orc", 1, None, {"file-format": "orc"})
     with pytest.raises(ConnectorError) as caught:
         find_keys(file, keys([1]), settings(tmp_path, 1))

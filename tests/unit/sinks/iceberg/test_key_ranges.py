@@ -48,7 +48,7 @@ def holds(file: LiveFile, keys: list[Any], schema: Schema = LONG) -> bool:
         ([-5, 15, 30], True),
     ],
 )
-def test_file_is_read_only_if_a_key_lies_within_its_bounds(keys: list[int], expected: bool) -> None:
+def test_file_is_read_only_if_a_key_is_within_its_bounds(keys: list[int], expected: bool) -> None:
     assert holds(between(10, 20), keys) is expected
 
 

@@ -43,7 +43,7 @@ def test_mark_keeps_its_load_and_its_branch() -> None:
     assert ledger.snapshot_summary(full)["icestream.load"] == "l1"
 
 
-def test_marks_of_every_pipeline_are_told_apart() -> None:
+def test_marks_of_every_pipeline_are_separate() -> None:
     other = BatchMark("a.b", "q2", 1, "files", {}, {})
     properties = {
         "icestream.marker": "not ours",
@@ -55,7 +55,7 @@ def test_marks_of_every_pipeline_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"pipeline": "orders"}', '{"new": 1}'])
-def test_property_that_is_no_mark_is_named_and_never_passed_over(text: str) -> None:
+def test_invalid_mark_property_is_reported_and_never_ignored(text: str) -> None:
     properties = {ledger.property_key("orders"): text}
     for read in (
         lambda: ledger.read_mark(properties, "orders"),
@@ -70,7 +70,7 @@ def test_property_that_is_no_mark_is_named_and_never_passed_over(text: str) -> N
         )
 
 
-def test_summary_tells_what_a_snapshot_holds() -> None:
+def test_summary_describes_what_a_snapshot_holds() -> None:
     assert ledger.snapshot_summary(MARK) == {
         "icestream.pipeline": "orders",
         "icestream.query-id": "q1",
@@ -82,7 +82,7 @@ def test_summary_tells_what_a_snapshot_holds() -> None:
     }
 
 
-def test_size_of_the_summary_does_not_follow_the_offsets() -> None:
+def test_size_of_the_summary_does_not_depend_on_the_offsets() -> None:
     large = {f"table-{n}": n for n in range(10_000)}
     one, other = (replace(MARK, start={}, end={**large, "lsn": lsn}) for lsn in (1, 2))
     first, second = (ledger.snapshot_summary(each) for each in (one, other))

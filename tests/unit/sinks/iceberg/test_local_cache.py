@@ -36,12 +36,12 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
 
 
-def test_folder_is_in_the_cache_of_the_user_and_for_the_user_alone(tmp_path: Path) -> None:
+def test_folder_is_in_the_user_cache_and_private(tmp_path: Path) -> None:
     assert local_cache_folder() == tmp_path / "home" / ".cache" / "icestream"
     assert local_cache_folder().stat().st_mode & 0o777 == 0o700
 
 
-def test_folder_is_where_the_environment_says(
+def test_folder_can_be_set_in_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "fast disk"))
@@ -50,12 +50,12 @@ def test_folder_is_where_the_environment_says(
     assert index.index_path("a.parquet").parent == tmp_path / "fast disk" / "keys" / "some-uuid"
 
 
-def test_user_without_a_home_has_it_in_the_temporary_folder(tmp_path: Path) -> None:
+def test_user_without_a_home_gets_a_temporary_folder(tmp_path: Path) -> None:
     (tmp_path / "home").touch()
     assert local_cache_folder() == tmp_path / "tmp" / f"icestream-{os.getuid()}"
 
 
-def test_folder_that_another_user_put_there_is_refused(
+def test_folder_created_by_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").touch()
@@ -83,7 +83,7 @@ def file(folder: Path, name: str, *, days: float, size: int = 0) -> Path:
     return path
 
 
-def test_what_nobody_used_for_days_is_removed_once_in_a_while(tmp_path: Path) -> None:
+def test_files_unused_for_days_are_removed_periodically(tmp_path: Path) -> None:
     fresh, old = file(tmp_path, "a", days=1), file(tmp_path, "b", days=9)
     used = file(tmp_path, "c", days=9)
     touch(used)
@@ -98,7 +98,7 @@ def test_what_nobody_used_for_days_is_removed_once_in_a_while(tmp_path: Path) ->
     assert not again.exists()
 
 
-def test_what_takes_too_much_of_the_disk_is_removed_the_longest_unused_first(
+def test_least_recently_used_files_are_removed_above_the_size_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [file(tmp_path, f"{n}", days=n / 10, size=100) for n in range(5)]
@@ -108,7 +108,7 @@ def test_what_takes_too_much_of_the_disk_is_removed_the_longest_unused_first(
     assert [each.exists() for each in files] == [True, True, True, False, False]
 
 
-def test_tasks_may_tidy_at_once(tmp_path: Path) -> None:
+def test_concurrent_tasks_may_clean_up(tmp_path: Path) -> None:
     for number in range(200):
         file(tmp_path, f"{number}", days=UNUSED_SECS / DAY + 1)
     faults: list[BaseException] = []
@@ -127,11 +127,11 @@ def test_tasks_may_tidy_at_once(tmp_path: Path) -> None:
     assert faults == []
 
 
-def test_folder_that_is_not_there_yet_needs_no_tidying(tmp_path: Path) -> None:
+def test_missing_folder_needs_no_cleanup(tmp_path: Path) -> None:
     evict_unused(tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
-def test_file_that_is_gone_can_not_be_marked(tmp_path: Path) -> None:
+def test_touching_a_missing_file_does_not_create_it(tmp_path: Path) -> None:
     touch(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()

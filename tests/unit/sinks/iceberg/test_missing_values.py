@@ -54,12 +54,12 @@ def test_row_without_a_value_that_the_table_requires_is_bad() -> None:
     assert reasons(options(), {"id": 1, "name": "a"}) is None
 
 
-def test_first_reason_of_a_row_is_the_one_told() -> None:
+def test_first_reason_of_a_row_is_reported() -> None:
     no_id = "column 'id' is required by the table, and the row has no value for it"
     assert reasons(options(), {}, {"id": 1}) == [no_id, NO_NAME]
 
 
-def test_table_that_requires_nothing_takes_any_row() -> None:
+def test_table_without_required_columns_accepts_any_row() -> None:
     assert missing_values(None, options()) is None
     assert missing_values(Schema(TABLE.fields[2]), options()) is None
 
@@ -70,7 +70,7 @@ def test_column_that_no_row_has_is_left_to_the_writer() -> None:
     assert check(pa.RecordBatch.from_pylist([{"id": 1}])) is None
 
 
-def test_change_without_its_key_or_its_age_is_bad() -> None:
+def test_change_without_its_key_or_sequence_is_bad() -> None:
     assert reasons(upsert(), {"name": "a", "at": 1}, {"id": 1, "name": "a"}) == [NO_KEY, NO_AGE]
 
 

@@ -87,7 +87,7 @@ def test_value_is_typed_by_the_spec(source: int, transform: str, text: str, valu
         ("month", -1, "1969-12"),
     ],
 )
-def test_name_that_is_shown_reads_back_as_the_same_partition(
+def test_displayed_name_reads_back_as_the_same_partition(
     transform: str, value: Any, shown: str
 ) -> None:
     by = spec((3, transform, "p"))
@@ -97,7 +97,7 @@ def test_name_that_is_shown_reads_back_as_the_same_partition(
     assert parse_partition_name(f"p={shown}", by, SCHEMA).holds(partition)
 
 
-def test_field_that_a_name_leaves_out_may_be_anything() -> None:
+def test_field_omitted_from_a_name_matches_anything() -> None:
     by = spec((1, "identity", "year"), (2, "identity", "country"))
     named = parse_partition_name("country=de", by, SCHEMA)
 
@@ -111,7 +111,7 @@ def test_fields_are_read_in_any_order_and_with_slashes_around() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "2024", "=2024", "year=2024//month=10"])
-def test_text_that_is_no_name_is_refused(name: str) -> None:
+def test_invalid_partition_name_is_refused(name: str) -> None:
     with pytest.raises(PlanError) as caught:
         split_partition_name(name)
     assert str(caught.value) == (
@@ -126,7 +126,7 @@ def test_field_given_twice_is_refused() -> None:
     assert caught.value.what == "'a=1/a=2' has field 'a' twice"
 
 
-def test_field_that_the_table_has_not_is_told_with_those_it_has() -> None:
+def test_unknown_field_is_reported_with_the_known_ones() -> None:
     by = spec((1, "identity", "year"), (2, "identity", "country"))
     with pytest.raises(SchemaMismatchError) as caught:
         parse_partition_name("yaer=2024", by, SCHEMA)
@@ -136,7 +136,7 @@ def test_field_that_the_table_has_not_is_told_with_those_it_has() -> None:
     )
 
 
-def test_table_without_partitions_has_none_by_name() -> None:
+def test_unpartitioned_table_has_no_named_partitions() -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         parse_partition_name("year=2024", PartitionSpec(), SCHEMA)
     assert str(caught.value) == (
@@ -158,7 +158,7 @@ def test_table_without_partitions_has_none_by_name() -> None:
         (3, "hour", "2024-10-31", "of the form '2024-10-31-23'"),
     ],
 )
-def test_value_that_does_not_fit_is_told(
+def test_incompatible_value_is_reported(
     source: int, transform: str, text: str, wanted: str
 ) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
@@ -181,7 +181,7 @@ def test_expression_matches_each_name_by_all_its_fields() -> None:
     }
 
 
-def test_expression_of_many_names_nests_little() -> None:
+def test_expression_of_many_names_is_shallow() -> None:
     by = spec((1, "identity", "year"))
     many = partition_filter(
         [parse_partition_name(f"year={n}", by, SCHEMA) for n in range(5000)], by, SCHEMA

@@ -45,7 +45,7 @@ def test_partition_terms(text: str, term: PartitionTerm) -> None:
         ("weeks(ts)", "no partition transform is called 'weeks'"),
     ],
 )
-def test_terms_that_cannot_be_read(text: str, message: str) -> None:
+def test_invalid_terms_are_refused(text: str, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         parse_partition_term(text)
     assert caught.value.what == message

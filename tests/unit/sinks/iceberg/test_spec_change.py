@@ -39,7 +39,7 @@ def change(
     return spec_change(schema, spec, (*past, spec), [parse_partition_term(term) for term in terms])
 
 
-def test_spec_that_is_there_is_left_alone_whatever_its_order_and_names() -> None:
+def test_matching_spec_is_left_alone_whatever_its_order_and_names() -> None:
     renamed = PartitionField(2, 1000, DayTransform(), "the_day")
 
     assert not change(PartitionSpec(DAY, BUCKET), "bucket(4, id)", "days(ts)")
@@ -47,20 +47,20 @@ def test_spec_that_is_there_is_left_alone_whatever_its_order_and_names() -> None
     assert not change(PartitionSpec())
 
 
-def test_fields_go_and_come() -> None:
+def test_fields_are_removed_and_added() -> None:
     assert change(PartitionSpec(DAY, COUNTRY), "country", "bucket(8, id)") == SpecChange(
         ("ts_day",), (("id_bucket", parse_partition_term("bucket(8, id)")),)
     )
     assert change(PartitionSpec(DAY)) == SpecChange(("ts_day",))
 
 
-def test_other_width_gets_a_name_of_its_own() -> None:
+def test_changed_width_gets_a_new_name() -> None:
     assert change(PartitionSpec(BUCKET), "bucket(8, id)") == SpecChange(
         ("id_bucket",), (("id_bucket_8", parse_partition_term("bucket(8, id)")),)
     )
 
 
-def test_name_of_a_column_is_not_taken() -> None:
+def test_name_of_a_column_is_not_reused() -> None:
     assert change(PartitionSpec(DAY), "hours(ts)") == SpecChange(
         ("ts_day",), (("ts_hour_2", parse_partition_term("hours(ts)")),)
     )
@@ -69,7 +69,7 @@ def test_name_of_a_column_is_not_taken() -> None:
     )
 
 
-def test_field_of_an_earlier_spec_comes_back_by_its_old_name() -> None:
+def test_field_of_an_earlier_spec_returns_under_its_old_name() -> None:
     earlier = PartitionSpec(PartitionField(1, 1003, BucketTransform(8), "buckets"), spec_id=0)
 
     assert change(PartitionSpec(DAY, spec_id=1), "bucket(8, id)", past=(earlier,)).added == (
@@ -77,7 +77,7 @@ def test_field_of_an_earlier_spec_comes_back_by_its_old_name() -> None:
     )
 
 
-def test_name_of_an_earlier_field_is_not_taken_by_another() -> None:
+def test_name_of_an_earlier_field_is_not_reused() -> None:
     earlier = PartitionSpec(BUCKET, spec_id=0)
 
     assert change(PartitionSpec(spec_id=1), "bucket(8, id)", past=(earlier,)).added == (
@@ -85,13 +85,13 @@ def test_name_of_an_earlier_field_is_not_taken_by_another() -> None:
     )
 
 
-def test_void_field_of_format_v1_is_none() -> None:
+def test_void_field_of_format_v1_is_ignored() -> None:
     void = PartitionField(2, 1000, VoidTransform(), "ts_day")
 
     assert not change(PartitionSpec(void, COUNTRY), "country")
 
 
-def test_term_that_does_not_fit_the_table_is_refused() -> None:
+def test_incompatible_term_is_refused() -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         change(PartitionSpec(), "days(country)")
 
@@ -101,7 +101,7 @@ def test_term_that_does_not_fit_the_table_is_refused() -> None:
     )
 
 
-def test_only_a_file_that_names_partitions_changes_them() -> None:
+def test_only_configured_partition_fields_change_the_spec() -> None:
     assert not sets_partitioning(IcebergOptions())
     assert not sets_partitioning(IcebergOptions(partitioning="table_default"))
     assert sets_partitioning(IcebergOptions(partitioning="none"))

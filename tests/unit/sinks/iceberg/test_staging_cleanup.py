@@ -44,7 +44,7 @@ def test_files_that_are_old_enough_are_removed(
 
 
 @pytest.mark.parametrize("io", [ARROW, FSSPEC])
-def test_folder_that_was_never_made_is_no_fault(
+def test_missing_folder_is_not_an_error(
     tmp_path: Path, io: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -53,7 +53,7 @@ def test_folder_that_was_never_made_is_no_fault(
     assert caplog.messages == []
 
 
-def test_folders_below_are_left_alone(folder: Path) -> None:
+def test_subfolders_are_left_alone(folder: Path) -> None:
     (folder / "below").mkdir()
     remove_staged_files(str(folder), FSSPEC)
 
@@ -61,7 +61,7 @@ def test_folders_below_are_left_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", [PermissionError("denied"), RuntimeError("denied")])
-def test_store_that_lets_nothing_be_removed_is_told_and_stops_nobody(
+def test_failed_delete_is_logged(
     folder: Path,
     fault: Exception,
     monkeypatch: pytest.MonkeyPatch,
@@ -83,7 +83,7 @@ class Owner:
     pass
 
 
-def test_temporary_folder_goes_with_its_owner() -> None:
+def test_temporary_folder_is_deleted_with_its_owner() -> None:
     owner = Owner()
     folder = temporary_folder(owner)
     (folder / "index").write_text("keys")
@@ -93,7 +93,7 @@ def test_temporary_folder_goes_with_its_owner() -> None:
     assert not folder.exists()
 
 
-def test_temporary_folder_goes_with_the_process() -> None:
+def test_temporary_folder_is_deleted_with_the_process() -> None:
     code = (
         "from icestream.sinks.iceberg.staging_cleanup import temporary_folder\n"
         "print(temporary_folder(temporary_folder))"

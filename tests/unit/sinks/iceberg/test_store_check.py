@@ -60,18 +60,18 @@ def make_table(catalog: MemoryCatalog) -> Path:
     return Path(table.location().removeprefix("file://"))
 
 
-def test_store_of_a_table_that_is_not_there_is_not_known(tmp_path: Path) -> None:
+def test_store_of_a_missing_table_is_unknown(tmp_path: Path) -> None:
     assert told(catalog_in(tmp_path))["try store"] == "unknown until the table exists"
 
 
-def test_store_is_tried_where_the_table_lies(tmp_path: Path) -> None:
+def test_store_is_probed_at_the_location_of_the_table(tmp_path: Path) -> None:
     catalog = catalog_in(tmp_path)
     place = make_table(catalog)
     assert told(catalog)["try store"] == place.as_uri()
     assert [each.name for each in place.iterdir()] == ["metadata"]
 
 
-def test_store_is_tried_with_what_comes_with_the_table(tmp_path: Path) -> None:
+def test_store_is_probed_with_the_file_io_of_the_table(tmp_path: Path) -> None:
     catalog = catalog_in(tmp_path, DeafCatalog)
     make_table(catalog)
     with pytest.raises(ConnectorError) as caught:
@@ -82,7 +82,7 @@ def test_store_is_tried_with_what_comes_with_the_table(tmp_path: Path) -> None:
     )
 
 
-def test_store_that_the_catalog_tries_is_not_tried_twice(tmp_path: Path) -> None:
+def test_store_probed_by_the_catalog_is_not_probed_twice(tmp_path: Path) -> None:
     steps = told(catalog_in(tmp_path, MemoryCatalog))
     assert [*steps][-2:] == ["find namespace", "find table"]
 
@@ -91,7 +91,7 @@ def test_store_that_the_catalog_tries_is_not_tried_twice(tmp_path: Path) -> None
     ("s3", "tried"),
     [(None, False), ({}, False), ({"bucket": "b"}, False), ({"bucket": "b", **KEYS}, True)],
 )
-def test_rest_catalog_tries_the_store_where_the_file_has_place_and_keys(
+def test_rest_catalog_probes_the_store_if_the_file_has_location_and_keys(
     s3: dict[str, Any] | None, tried: bool
 ) -> None:
     block = {"rest": {"uri": "http://r"}, **({} if s3 is None else {"s3": s3})}
@@ -106,7 +106,7 @@ def routed(catalog: MemoryCatalog, **options: Any) -> dict[str, str]:
     return {step.name: step.run() for step in sink.check()}
 
 
-def test_check_of_many_tables_looks_for_their_namespace(tmp_path: Path) -> None:
+def test_check_of_many_tables_looks_up_their_namespace(tmp_path: Path) -> None:
     catalog = catalog_in(tmp_path, MemoryCatalog)
     steps = routed(catalog)
     assert steps["find namespace"] == "db will be created"
@@ -115,7 +115,9 @@ def test_check_of_many_tables_looks_for_their_namespace(tmp_path: Path) -> None:
     assert routed(catalog, create=False)["find namespace"] == "db"
 
 
-def test_missing_namespace_of_many_tables_is_told_where_none_is_made(tmp_path: Path) -> None:
+def test_missing_namespace_of_many_tables_is_reported_if_none_may_be_created(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(ConnectorError) as caught:
         routed(catalog_in(tmp_path, MemoryCatalog), create=False)
     assert str(caught.value) == (
@@ -124,5 +126,5 @@ def test_missing_namespace_of_many_tables_is_told_where_none_is_made(tmp_path: P
     )
 
 
-def test_store_of_many_tables_is_not_known(tmp_path: Path) -> None:
+def test_store_of_many_tables_is_unknown(tmp_path: Path) -> None:
     assert routed(catalog_in(tmp_path))["try store"] == "unknown until the table exists"

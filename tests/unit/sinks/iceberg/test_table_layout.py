@@ -45,19 +45,19 @@ def test_spec_names_its_fields_as_spark_would() -> None:
     ]
 
 
-def test_no_terms_are_no_partitions() -> None:
+def test_no_terms_mean_unpartitioned() -> None:
     assert partition_spec(SCHEMA, []).is_unpartitioned()
     assert describe_spec(partition_spec(SCHEMA, []), SCHEMA) == "unpartitioned"
 
 
-def test_spec_is_shown_in_the_words_of_the_file() -> None:
+def test_spec_is_shown_in_the_syntax_of_the_file() -> None:
     terms = ["day(ts)", "bucket(16, id)", "truncate(2, country)", "at.zone"]
     spec = partition_spec(SCHEMA, [parse_partition_term(term) for term in terms])
 
     assert describe_spec(spec, SCHEMA) == "[day(ts), bucket(16, id), truncate(2, country), at.zone]"
 
 
-def test_order_has_directions_and_places_for_nulls() -> None:
+def test_sort_order_has_directions_and_null_orders() -> None:
     terms = ["country", "ts desc", "id asc nulls last", "at.zone desc nulls first"]
     order = sort_order(SCHEMA, [parse_sort_term(term) for term in terms])
 
@@ -72,7 +72,7 @@ def test_order_has_directions_and_places_for_nulls() -> None:
 
 
 @pytest.mark.parametrize("option", ["partitioning", "sort_order"])
-def test_column_that_the_rows_lack_is_told_with_those_they_have(option: str) -> None:
+def test_missing_column_is_reported_with_the_existing_ones(option: str) -> None:
     made: dict[str, Callable[[], object]] = {
         "partitioning": lambda: partition_spec(SCHEMA, [parse_partition_term("days(when)")]),
         "sort_order": lambda: sort_order(SCHEMA, [parse_sort_term("when desc")]),
@@ -109,7 +109,7 @@ def test_column_that_the_rows_lack_is_told_with_those_they_have(option: str) -> 
         ),
     ],
 )
-def test_type_that_a_transform_cannot_take_is_told(term: str, what: str) -> None:
+def test_type_unsupported_by_a_transform_is_reported(term: str, what: str) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         partition_spec(SCHEMA, [parse_partition_term(term)])
 

@@ -39,13 +39,13 @@ def test_new_table_gets_its_format_codec_size_and_retry_policy() -> None:
     }
 
 
-def test_old_metadata_stays_where_branches_of_the_catalog_may_need_it() -> None:
+def test_old_metadata_is_kept_if_catalog_branches_may_need_it() -> None:
     made = table_properties(options(), abilities=Abilities(catalog_branches=True))
 
     assert not [key for key in made if key.startswith("write.metadata.")]
 
 
-def test_properties_of_the_user_win_over_ours() -> None:
+def test_properties_of_the_user_override_ours() -> None:
     made = table_properties(
         options(table_properties={"write.target-file-size-bytes": 5, "owner": "me"})
     )
@@ -64,7 +64,7 @@ def test_properties_of_the_user_win_over_ours() -> None:
         ("gzip", 6, "gzip", None),
     ],
 )
-def test_codec_is_told_in_words_that_other_writers_know(
+def test_codec_is_stored_in_terms_that_other_writers_know(
     codec: str, level: int | None, name: str, told: str | None
 ) -> None:
     given = options(compression=codec, compression_level=level)
@@ -75,7 +75,7 @@ def test_codec_is_told_in_words_that_other_writers_know(
     assert write_settings(given, made) == WriteSettings(codec, level, 128 * MB)
 
 
-def test_table_that_was_there_gets_what_it_lacks_and_keeps_its_own_retry_policy() -> None:
+def test_existing_table_gets_missing_properties_and_keeps_its_retry_policy() -> None:
     found = {"commit.retry.num-retries": "10", "owner": "old", "kept": "x"}
 
     assert properties_to_set(options(table_properties={"owner": "new", "kept": "x"}), found) == {
@@ -85,11 +85,11 @@ def test_table_that_was_there_gets_what_it_lacks_and_keeps_its_own_retry_policy(
     }
 
 
-def test_table_that_has_everything_is_left_alone() -> None:
+def test_table_with_every_property_is_left_alone() -> None:
     assert properties_to_set(options(), table_properties(options())) == {}
 
 
-def test_file_size_is_the_files_else_the_tables() -> None:
+def test_configured_file_size_overrides_that_of_the_table() -> None:
     table = {"write.target-file-size-bytes": str(7 * MB)}
 
     assert write_settings(options(), table).target_bytes == 7 * MB

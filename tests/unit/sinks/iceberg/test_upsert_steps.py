@@ -124,7 +124,7 @@ def key_of(key: str) -> int:
 
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("most", [1, 300, 4_000, 256 << 20])
-def test_rows_are_the_same_in_pieces_of_any_size(
+def test_rows_are_the_same_in_chunks_of_any_size(
     most: int, in_order: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "GROUP_BYTES", most)
@@ -148,7 +148,7 @@ def test_rows_are_the_same_in_pieces_of_any_size(
     assert (len(files) > 1) == (in_order and most < 10_000)
 
 
-def test_staged_rows_are_read_in_pieces_that_stay_below_the_bound(tmp_path: Path) -> None:
+def test_staged_rows_are_read_in_chunks_below_the_bound(tmp_path: Path) -> None:
     (file,) = stage(tmp_path / "staged", CHANGES)
     found = list(read_staged_rows(file.metadata["file-path"], {}, max_bytes=1_000))
 
@@ -162,7 +162,7 @@ def test_staged_rows_are_read_in_pieces_that_stay_below_the_bound(tmp_path: Path
 
 
 @pytest.mark.parametrize("is_many", [False, True])
-def test_keys_of_staged_rows_are_in_a_file_if_they_are_many(
+def test_many_keys_of_staged_rows_are_stored_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_many: bool
 ) -> None:
     if is_many:
@@ -184,7 +184,7 @@ def test_keys_of_staged_rows_are_in_a_file_if_they_are_many(
     assert chunk.path == file.metadata["file-path"]
 
 
-def test_items_are_worked_on_at_once_and_one_that_fails_stops_no_other() -> None:
+def test_items_are_processed_concurrently_and_a_failed_one_stops_no_other() -> None:
     both = threading.Barrier(2)
 
     def meet(item: int) -> int:
@@ -210,7 +210,7 @@ def test_keys_of_a_task_of_the_upsert_benchmark_need_no_file(tmp_path: Path) -> 
     assert written_paths([file]) == [file.metadata["file-path"]]
 
 
-def test_columns_that_rows_were_sent_without_are_found_in_one_pass(
+def test_unchanged_columns_are_found_in_one_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lists = [["b", "a"], None, [], ["c", "b"]]
@@ -226,14 +226,14 @@ def test_columns_that_rows_were_sent_without_are_found_in_one_pass(
     }
 
 
-def test_only_documented_words_of_the_op_field_delete_a_row() -> None:
+def test_only_documented_values_of_the_op_field_delete_a_row() -> None:
     ops = ["d", "Delete", "deleted", "tombstone", TOMBSTONE, "t", "u", None]
     rows = [{"id": "a", "op": op} for op in ops]
     batch = pa.RecordBatch.from_pylist(rows, schema=STREAM)
     assert staging.delete_flags(batch, "op").tolist() == [True] * 3 + [False] * 5
 
 
-def test_columns_that_were_left_out_together_share_their_flags(tmp_path: Path) -> None:
+def test_columns_omitted_together_share_their_flags(tmp_path: Path) -> None:
     both = {UNCHANGED_COLUMNS: ["text", "at"]}
     settings = KeySettings(fields=("id",), op="op")
     (tmp_path / "staged").mkdir()
@@ -280,7 +280,7 @@ def chunk_of(folder: Path, keys: list[str]) -> staging.StagedChunk:
     return read_chunks([file], {})[0]
 
 
-def test_driver_holds_less_for_a_row_than_batches_are_sized_for(tmp_path: Path) -> None:
+def test_driver_uses_less_memory_per_row_than_batches_are_sized_for(tmp_path: Path) -> None:
     count = 50_000
     rows = [change(f"key {n}", n, None) for n in range(count)]
     (file,) = stage(tmp_path / "staged", rows, rows_a_batch=count)
@@ -293,7 +293,7 @@ def test_driver_holds_less_for_a_row_than_batches_are_sized_for(tmp_path: Path) 
     assert most / count < (1 << 30) / ROWS_PER_GIB / 4
 
 
-def test_one_row_can_lack_a_value_that_is_nowhere(tmp_path: Path) -> None:
+def test_unchanged_value_of_a_single_row_may_have_no_donor(tmp_path: Path) -> None:
     (file,) = stage(tmp_path / "staged", [change("a", 1, None, **{UNCHANGED_COLUMNS: ["text"]})])
     batch = find_latest_changes(read_chunks([file], {})).without_outdated(
         np.array([9]), np.array([OLDEST])
@@ -301,7 +301,7 @@ def test_one_row_can_lack_a_value_that_is_nowhere(tmp_path: Path) -> None:
     assert Donors.of(batch, np.array([0])).by_column["text"].tolist() == [NOWHERE]
 
 
-def test_columns_that_records_lack_take_few_bytes_for_a_row() -> None:
+def test_columns_missing_from_records_take_few_bytes_per_row() -> None:
     count, columns = 20_000, 50
     chance = np.random.default_rng(count)
     chunk = staging.StagedChunk(
@@ -325,7 +325,7 @@ def test_columns_that_records_lack_take_few_bytes_for_a_row() -> None:
     assert max(sizes) < len(halves[0]) * 4 * columns + 10_000
 
 
-def test_many_matched_keys_travel_in_a_file(
+def test_many_matched_keys_are_sent_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matched = MatchResult(
@@ -343,7 +343,7 @@ def test_many_matched_keys_travel_in_a_file(
     assert (back.late.tolist(), back.referenced_files) == ([2], ["a file"])
 
 
-def test_rows_of_the_table_are_taken_a_few_at_a_time(
+def test_rows_of_the_table_are_read_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_rows, "ROWS_READ_AT_ONCE", 2)

@@ -50,7 +50,7 @@ class Table:
         return self.lent
 
 
-def test_only_what_concerns_the_store_is_passed_on() -> None:
+def test_only_storage_properties_are_passed_on() -> None:
     found = vended_properties(Table({**KEYS, "token": "ours", "uri": "http://catalog"}))
 
     assert found == KEYS
@@ -71,7 +71,7 @@ def test_only_what_concerns_the_store_is_passed_on() -> None:
         ({"s3.region": "eu-west-1", "client.region": "x"}, {"s3.region": "eu-west-1"}),
     ],
 )
-def test_store_that_the_server_names_is_told_to_pyiceberg(
+def test_storage_named_by_the_server_is_passed_to_pyiceberg(
     sent: dict[str, str], told: dict[str, str]
 ) -> None:
     names = {"virtual": "s3.force-virtual-addressing"}
@@ -80,7 +80,7 @@ def test_store_that_the_server_names_is_told_to_pyiceberg(
     assert vended_properties(Table({**KEYS, **sent})) == {**KEYS, **wanted}
 
 
-def test_place_nearest_to_the_table_counts_on_top_of_what_all_share() -> None:
+def test_longest_matching_prefix_overrides_shared_properties() -> None:
     shared = {"s3.endpoint": "http://a:1", "s3.path-style-access": "true"}
     near = {"s3.access-key-id": "near", "s3.endpoint": "http://b:2"}
     lent = [

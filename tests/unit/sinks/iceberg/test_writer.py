@@ -90,7 +90,7 @@ def test_file_has_the_field_ids_of_the_table_at_every_level(place: TableFolder) 
     assert file.metadata["split-offsets"] == [4]
 
 
-def test_column_that_the_rows_lack_is_null_also_inside_structs(place: TableFolder) -> None:
+def test_missing_column_is_null_even_inside_structs(place: TableFolder) -> None:
     table = pa.schema(
         [("id", pa.int64()), ("at", pa.struct([("x", pa.int64()), ("y", pa.string())]))]
     )
@@ -171,7 +171,7 @@ def test_names_that_files_cannot_have_are_kept_by_field_id(place: TableFolder) -
         ]
 
 
-def test_file_is_ended_past_the_target_size(place: TableFolder) -> None:
+def test_file_is_closed_past_the_target_size(place: TableFolder) -> None:
     columns = pa.schema([("text", pa.string())])
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -202,7 +202,7 @@ def test_rows_of_a_partition_keep_their_order(place: TableFolder) -> None:
     assert sum(file.rows for file in files) == 100_000
 
 
-def test_many_partitions_keep_few_files_open_and_make_one_file_each(
+def test_many_partitions_keep_few_files_open_and_create_one_file_each(
     place: TableFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = _count_open_writers(monkeypatch)
@@ -215,7 +215,7 @@ def test_many_partitions_keep_few_files_open_and_make_one_file_each(
     assert max(most) <= writer_module.OPEN_FILES
 
 
-def test_open_files_are_limited_while_buffers_run_over(
+def test_open_files_are_limited_while_buffers_overflow(
     place: TableFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = _count_open_writers(monkeypatch)
@@ -242,7 +242,7 @@ def _count_open_writers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_write_that_breaks_off_leaves_no_file(place: TableFolder) -> None:
+def test_interrupted_write_leaves_no_file(place: TableFolder) -> None:
     columns = pa.schema([("text", pa.string()), ("key", pa.int64())])
 
     class SourceBrokeError(Exception):
@@ -260,7 +260,7 @@ def test_write_that_breaks_off_leaves_no_file(place: TableFolder) -> None:
     assert place.files() == []
 
 
-def test_codec_that_breaks_leaves_no_file(place: TableFolder) -> None:
+def test_failing_codec_leaves_no_file(place: TableFolder) -> None:
     columns = pa.schema([("n", pa.int64())])
     writer = place.writer(columns)
     writer._settings = WriteSettings("gzip", 99, MB)
@@ -270,7 +270,7 @@ def test_codec_that_breaks_leaves_no_file(place: TableFolder) -> None:
     assert place.files() == []
 
 
-def test_no_rows_make_no_file(place: TableFolder) -> None:
+def test_no_rows_create_no_file(place: TableFolder) -> None:
     columns = pa.schema([("n", pa.int64())])
 
     assert place.writer(columns).write([]) == []
@@ -279,7 +279,7 @@ def test_no_rows_make_no_file(place: TableFolder) -> None:
     assert place.files() == []
 
 
-def test_writer_is_sent_to_tasks_and_each_attempt_has_names_of_its_own(place: TableFolder) -> None:
+def test_pickled_writer_uses_new_file_names_in_each_attempt(place: TableFolder) -> None:
     columns = pa.schema([("n", pa.int64())])
     writer = place.writer(columns)
     copy = pickle.loads(pickle.dumps(writer))  # noqa: S301 - our own bytes
@@ -290,7 +290,7 @@ def test_writer_is_sent_to_tasks_and_each_attempt_has_names_of_its_own(place: Ta
     assert pickle.loads(pickle.dumps(once)) == once  # noqa: S301 - our own bytes
 
 
-def test_bounds_tell_the_least_and_the_greatest_value(place: TableFolder) -> None:
+def test_bounds_are_the_minimum_and_maximum(place: TableFolder) -> None:
     columns = pa.schema(
         [
             ("n", pa.int64()),
@@ -333,7 +333,7 @@ def test_bounds_tell_the_least_and_the_greatest_value(place: TableFolder) -> Non
     assert counts(file, "value-counts") == dict.fromkeys(range(1, 6), 2)
 
 
-def test_numbers_that_are_none_do_not_spoil_the_bounds(place: TableFolder) -> None:
+def test_nan_does_not_affect_the_bounds(place: TableFolder) -> None:
     columns = pa.schema([("some", pa.float64()), ("all", pa.float64()), ("no", pa.float64())])
     nan = float("nan")
     [file] = place.writer(columns).write(
