@@ -107,11 +107,11 @@ class ChangedLake(Lake):
         read = self.catalog().load_table((NAMESPACE, TABLE)).scan().to_arrow_batch_reader()
         with duckdb.connect() as connection:
             connection.register("written", read)
-            told = connection.execute(
+            found = connection.execute(
                 "SELECT count(*), count(DISTINCT id), sum(value::BIGINT), "
                 "sum(id % ? * value::BIGINT) FROM written",
                 [MIXED],
             ).fetchone()
         expected = self.expected
-        if told != (expected.count, expected.count, expected.total, expected.weighed):
-            raise WrongRowsError(f"rows, ids, sum and sum by id are {told}, not {expected}")
+        if found != (expected.count, expected.count, expected.total, expected.weighed):
+            raise WrongRowsError(f"rows, ids, sum and sum by id are {found}, not {expected}")

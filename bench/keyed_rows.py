@@ -21,7 +21,7 @@ VALUES = 1_000  # how many different values there are; all whole, so that sums a
 ACCOUNTS = 500
 SECONDS = 30 * 86_400
 FIRST_SECOND = 1_717_200_000
-NOTES = pa.array([f"made by hand, lot {lot:02}" for lot in range(64)])
+NOTES = pa.array([f"made by hand, lot {number:02}" for number in range(64)])
 # Odd, so that no two numbers meet; large, so that neighbours part.
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 POSITIVE = np.uint64((1 << 63) - 1)

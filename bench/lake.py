@@ -103,15 +103,15 @@ class Lake:
         read = table.scan().to_arrow_batch_reader()
         with duckdb.connect() as connection:
             connection.register("written", read)
-            told = connection.execute(
+            totals = connection.execute(
                 "SELECT count(*), count(DISTINCT id), min(id), max(id), count(user_id), "
                 "count(kind), count(country), count(amount), count(ts) FROM written"
             ).fetchone()
         expected = (rows, rows, 0, rows - 1, *[rows] * 5)
-        if told != expected:
+        if totals != expected:
             raise WrongRowsError(
                 f"count, distinct ids, lowest, highest id and values of the other fields are "
-                f"{told}, not {expected}"
+                f"{totals}, not {expected}"
             )
 
 

@@ -47,7 +47,7 @@ SUMS = (
     f"sum(id % {MIXED} * (price * 100)::bigint), sum(length(note)), "
 )
 # Within a day: the sum of whole moments is more than a number holds.
-SUM_OF_MOMENTS = "sum({micros} % 86400000000)"
+SUM_OF_TIMESTAMPS = "sum({micros} % 86400000000)"
 
 
 def _percents(statement: str) -> str:
@@ -110,12 +110,14 @@ class OrdersDatabase:
 
     def sums(self, database: str) -> tuple[int, ...]:
         """Return what the table holds, summed up as `MirrorLake` does."""
-        moments = SUM_OF_MOMENTS.format(micros="(extract(epoch FROM changed_at) * 1000000)::bigint")
+        timestamps = SUM_OF_TIMESTAMPS.format(
+            micros="(extract(epoch FROM changed_at) * 1000000)::bigint"
+        )
         with self._connect(database) as connection:
-            asked = f"SELECT {SUMS}{moments} FROM orders"  # noqa: S608
-            told = connection.execute(asked).fetchone()
-        assert told is not None  # noqa: S101 - a sum always tells one row
-        return tuple(map(int, told))
+            query = f"SELECT {SUMS}{timestamps} FROM orders"  # noqa: S608
+            row = connection.execute(query).fetchone()
+        assert row is not None  # noqa: S101 - a sum always tells one row
+        return tuple(map(int, row))
 
     def _forget(self, database: str) -> None:
         """Drop a database, and the slots that somebody left behind in it."""
@@ -163,12 +165,12 @@ class MirrorLake(Lake):
         import duckdb
 
         read = self.catalog().load_table((NAMESPACE, self.table)).scan().to_arrow_batch_reader()
-        moments = SUM_OF_MOMENTS.format(micros="epoch_us(changed_at)")
+        timestamps = SUM_OF_TIMESTAMPS.format(micros="epoch_us(changed_at)")
         with duckdb.connect() as connection:
             connection.register("written", read)
-            asked = f"SELECT {SUMS}{moments} FROM {self.rows}"  # noqa: S608
-            told = connection.execute(asked).fetchone()
-        found = tuple(int(each or 0) for each in told or ())
+            query = f"SELECT {SUMS}{timestamps} FROM {self.rows}"  # noqa: S608
+            row = connection.execute(query).fetchone()
+        found = tuple(int(each or 0) for each in row or ())
         if found != self.expected:
             raise WrongRowsError(f"the sums of the mirror are {found}, not {self.expected}")
 

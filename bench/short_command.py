@@ -28,11 +28,11 @@ def time_command(arguments: Sequence[str], folder: Path) -> Run:
         process = subprocess.Popen(
             arguments, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
-        _, status, told = os.wait4(process.pid, 0)
+        _, status, rusage = os.wait4(process.pid, 0)
         took = time.monotonic() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         text = log.read_text(errors="replace")
         raise RunError(f"{' '.join(arguments)} ended with {process.returncode}:\n{text[-2000:]}")
-    usage = Usage(told.ru_utime + told.ru_stime, told.ru_maxrss / 1024)
+    usage = Usage(rusage.ru_utime + rusage.ru_stime, rusage.ru_maxrss / 1024)
     return Run(took, took, usage)

@@ -32,7 +32,7 @@ class Stream:
 
 
 @cache
-def _moments() -> tuple[str, ...]:
+def _timestamps() -> tuple[str, ...]:
     """Return moments of a day, made once: formatting a moment costs more than all else."""
     return tuple(
         (FIRST_MOMENT + timedelta(milliseconds=each)).isoformat(timespec="milliseconds")[10:-6]
@@ -43,7 +43,7 @@ def _moments() -> tuple[str, ...]:
 def records(rows: int, seed: int = SEED, kinds: Sequence[str] = KINDS) -> Iterator[bytes]:
     """Yield records of six fields, about 100 bytes each; the same ones for the same seed."""
     draw = random.Random(seed)  # noqa: S311 - made-up data
-    pick, below, moments = draw.choice, draw.randrange, _moments()
+    pick, below, timestamps = draw.choice, draw.randrange, _timestamps()
     for number in range(rows):
         day = 1 + number * 28 // rows
         yield (
@@ -55,7 +55,7 @@ def records(rows: int, seed: int = SEED, kinds: Sequence[str] = KINDS) -> Iterat
                 pick(COUNTRIES).encode(),
                 below(1, 100_000) / 100,
                 day,
-                pick(moments).encode(),
+                pick(timestamps).encode(),
             )
         )
 

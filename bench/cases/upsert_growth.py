@@ -44,7 +44,7 @@ READS = 3
 
 
 @dataclass
-class Ground:
+class Baseline:
     """What the contenders of one kind of key work on: the same files, the same changes."""
 
     kind: str
@@ -74,7 +74,7 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Ran:
+class Timing:
     """What one contender did with one kind of key."""
 
     batches: dict[str, list[dict[str, Any]]]
@@ -87,7 +87,7 @@ class UpsertGrowth(Case):
     """10,000 changed rows with random keys, half of them updates, into tables of several sizes.
 
     Contenders work on tables that share their data files, a process each for a kind of key, and
-    go round the tables batch by batch. The first batch of each table is told apart (`first_s`):
+    go round the tables batch by batch. The first batch of each table is separate (`first_s`):
     icestream makes its index of keys then. `seconds` are those of the batches after it.
     `read_mb` is what read calls returned, the median of these batches; an index of keys is mapped
     and comes on top, with at most `index_mb`. `select_s` is `select sum(value)` by Spark after
@@ -117,48 +117,53 @@ class UpsertGrowth(Case):
     ) -> list[Result]:
         began = time.monotonic()
         warm = min(WARM_UP_ROWS, sizes[0] // 2)
-        ground = Ground(kind, place, write_files(kind, [warm, *sizes], place / "files"))
-        ground.write_changes(batches, self.changed)
-        _make(ground, order, sizes, warm)
+        baseline = Baseline(kind, place, write_files(kind, [warm, *sizes], place / "files"))
+        baseline.write_changes(batches, self.changed)
+        _make(baseline, order, sizes, warm)
         took = time.monotonic() - began
         print(f"{self.name}, {kind}: tables made in {took:.0f} s", file=sys.stderr, flush=True)
-        ran: dict[str, Ran] = {}
+        timings: dict[str, Timing] = {}
         for contender in order:
             mine = [rows for rows in sizes if contender.takes(rows, sizes)]
-            ran[contender.name] = _run(contender, ground, mine, warm, batches)
-        read = _read(ground, order, sizes)
+            timings[contender.name] = _run(contender, baseline, mine, warm, batches)
+        read = _read(baseline, order, sizes)
         return [
-            self._result(contender, ground, rows, ran[contender.name], read)
+            self._result(contender, baseline, rows, timings[contender.name], read)
             for rows in sizes
             for contender in order
             if contender.takes(rows, sizes)
         ]
 
     def _result(
-        self, contender: Upserter, ground: Ground, rows: int, ran: Ran, read: dict[str, Any]
+        self,
+        contender: Upserter,
+        baseline: Baseline,
+        rows: int,
+        timing: Timing,
+        read: dict[str, Any],
     ) -> Result:
-        first, *later = ran.batches[str(rows)]
+        first, *later = timing.batches[str(rows)]
         seconds = [each["seconds"] for each in later]
-        told = read[_table(contender.name, rows)]
+        totals = read[_table(contender.name, rows)]
         figures = {
             "table_rows": rows,
             "first_s": first["seconds"],
             "first_read_mb": first["read_bytes"] / MB,
             "read_mb": median(each["read_bytes"] for each in later) / MB,
-            "index_mb": ran.index_bytes.get(str(rows), 0) / MB,
-            "select_s": median(told["seconds"]),
+            "index_mb": timing.index_bytes.get(str(rows), 0) / MB,
+            "select_s": median(totals["seconds"]),
             "select_before_s": median(read[_table(UNTOUCHED, rows)]["seconds"]),
         }
-        _verify(f"{contender.name}, {ground.kind}, {rows}", told, ground.expected[rows])
+        _verify(f"{contender.name}, {baseline.kind}, {rows}", totals, baseline.expected[rows])
         result = Result(
-            case=f"{self.name}_{ground.kind}_{label(rows)}",
+            case=f"{self.name}_{baseline.kind}_{label(rows)}",
             contender=contender.name,
             rows=self.changed,
             seconds=[round(each, 3) for each in seconds],
             rows_per_s=round(self.changed / median(seconds)),
-            wall_s=[round(ran.wall_s, 3)],
+            wall_s=[round(timing.wall_s, 3)],
             cpu_s=round(median(each["cpu_s"] for each in later), 2),
-            peak_rss_mb=round(ran.usage.peak_rss_mb),
+            peak_rss_mb=round(timing.usage.peak_rss_mb),
             versions=dict(sorted(contender.versions().items())),
             when=now(),
             figures={name: round(value, 3) for name, value in figures.items()},
@@ -189,22 +194,24 @@ def _table(contender: str, rows: int) -> str:
     return f"{contender}_{rows}"
 
 
-def _make(ground: Ground, order: Sequence[Upserter], sizes: Sequence[int], warm: int) -> None:
-    tables = {_table(UNTOUCHED, rows): ground.files[rows] for rows in sizes}
+def _make(baseline: Baseline, order: Sequence[Upserter], sizes: Sequence[int], warm: int) -> None:
+    tables = {_table(UNTOUCHED, rows): baseline.files[rows] for rows in sizes}
     for contender in order:
         mine = [warm, *(rows for rows in sizes if contender.takes(rows, sizes))]
-        tables |= {_table(contender.name, rows): ground.files[rows] for rows in mine}
-    make_tables(ground.kind, tables, ground.lake.warehouse, ground.folder)
+        tables |= {_table(contender.name, rows): baseline.files[rows] for rows in mine}
+    make_tables(baseline.kind, tables, baseline.lake.warehouse, baseline.folder)
 
 
-def _run(contender: Upserter, ground: Ground, sizes: Sequence[int], warm: int, batches: int) -> Ran:
-    place = ground.folder / contender.name
+def _run(
+    contender: Upserter, baseline: Baseline, sizes: Sequence[int], warm: int, batches: int
+) -> Timing:
+    place = baseline.folder / contender.name
     paths = {
-        rows: sorted(str(path) for path in ground.changes(rows).iterdir())
+        rows: sorted(str(path) for path in baseline.changes(rows).iterdir())
         for rows in (warm, *sizes)
     }
     settings = {
-        **contender.settings(ground.kind, ground.lake, {r: ground.changes(r) for r in paths}),
+        **contender.settings(baseline.kind, baseline.lake, {r: baseline.changes(r) for r in paths}),
         "changes": {str(rows): files for rows, files in paths.items()},
         "tables": [str(rows) for rows in sizes],
         "batches": batches,
@@ -217,11 +224,11 @@ def _run(contender: Upserter, ground: Ground, sizes: Sequence[int], warm: int, b
         measured.wait_for_success(contender.name)
         wall = time.monotonic() - began
         usage = measured.watch.finish()
-    told = read_answer(contender.job, place)
-    return Ran(told["batches"], told["index_bytes"], wall, usage)
+    answer = read_answer(contender.job, place)
+    return Timing(answer["batches"], answer["index_bytes"], wall, usage)
 
 
-def _read(ground: Ground, order: Sequence[Upserter], sizes: Sequence[int]) -> dict[str, Any]:
+def _read(baseline: Baseline, order: Sequence[Upserter], sizes: Sequence[int]) -> dict[str, Any]:
     names = [_table(UNTOUCHED, rows) for rows in sizes]
     names += [
         _table(contender.name, rows)
@@ -230,17 +237,17 @@ def _read(ground: Ground, order: Sequence[Upserter], sizes: Sequence[int]) -> di
         if contender.takes(rows, sizes)
     ]
     settings = {
-        **spark_settings(ground.lake),
+        **spark_settings(baseline.lake),
         "prefix": f"{lake.CATALOG}.{NAMESPACE}.",
         "tables": names,
         "reads": READS,
     }
-    read: dict[str, Any] = run_job("read_tables", settings, ground.folder)
+    read: dict[str, Any] = run_job("read_tables", settings, baseline.folder)
     return read
 
 
-def _verify(what: str, told: dict[str, Any], expected: Expected) -> None:
-    found = (told["count"], int(told["total"]))
+def _verify(what: str, totals: dict[str, Any], expected: Expected) -> None:
+    found = (totals["count"], int(totals["total"]))
     if found != (expected.count, expected.total):
         raise WrongRowsError(
             f"{what}: the table has {found[0]} rows with a sum of {found[1]}, not "

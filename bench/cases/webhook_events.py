@@ -62,9 +62,9 @@ class WebhookEvents(Case):
         began = time.monotonic()
         command = [sys.executable, str(webhook_endpoint.__file__), str(place), durability]
         with running(command, place) as measured:
-            told = place / "port"
-            wait_until(told.exists, "the endpoint")
-            port = int(told.read_text())
+            port_file = place / "port"
+            wait_until(port_file.exists, "the endpoint")
+            port = int(port_file.read_text())
             post(port, 1, WARMING, "warming")
             seconds = post(port, connections, events, "event")
             return Run(seconds, time.monotonic() - began, measured.watch.finish())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Spent:
+class Usage:
     """What one batch took.
 
     Attributes:
@@ -35,7 +35,7 @@ class BatchMeter:
     """Measures batches of several tables, and keeps what each took."""
 
     def __init__(self) -> None:
-        self._batches: dict[str, list[Spent]] = {}
+        self._batches: dict[str, list[Usage]] = {}
 
     @contextmanager
     def batch(self, table: str) -> Iterator[None]:
@@ -45,12 +45,12 @@ class BatchMeter:
         yield
         seconds = time.monotonic() - began
         cpu_after, read_after = _used()
-        spent = Spent(seconds, max(cpu_after - cpu, 0.0), max(read_after - read, 0))
-        self._batches.setdefault(table, []).append(spent)
+        usage = Usage(seconds, max(cpu_after - cpu, 0.0), max(read_after - read, 0))
+        self._batches.setdefault(table, []).append(usage)
 
-    def told(self) -> dict[str, list[dict[str, Any]]]:
+    def report(self) -> dict[str, list[dict[str, Any]]]:
         """Return what each batch of each table took, as JSON."""
-        return {name: [asdict(each) for each in spent] for name, spent in self._batches.items()}
+        return {name: [asdict(each) for each in usage] for name, usage in self._batches.items()}
 
 
 def _used() -> tuple[float, int]:

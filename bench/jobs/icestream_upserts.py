@@ -71,7 +71,7 @@ def main() -> None:
             with meter.batch(table):
                 feeds[table].next_batch()
     index = {table: feeds[table].index_bytes() for table in job["tables"]}
-    Path(sys.argv[2]).write_text(json.dumps({"batches": meter.told(), "index_bytes": index}))
+    Path(sys.argv[2]).write_text(json.dumps({"batches": meter.report(), "index_bytes": index}))
     spark.stop()
 
 

@@ -65,7 +65,7 @@ def main() -> None:
         for table in job["tables"]:
             with meter.batch(table):
                 upsert(spark, f"{job['prefix']}{table}", files[table][number], job)
-    Path(sys.argv[2]).write_text(json.dumps({"batches": meter.told(), "index_bytes": {}}))
+    Path(sys.argv[2]).write_text(json.dumps({"batches": meter.report(), "index_bytes": {}}))
     spark.stop()
 
 

@@ -18,15 +18,15 @@ def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
     spark = open_session(job)
     found: dict[str, dict[str, Any]] = {table: {"seconds": []} for table in job["tables"]}
-    for table, told in found.items():
+    for table, totals in found.items():
         name = f"{job['prefix']}{table}"
         # Also what makes the later reads find everything warm.
         row = spark.sql(f"SELECT count(*), sum(value) FROM {name}").collect()[0]  # noqa: S608
-        told["count"], told["total"] = row
+        totals["count"], totals["total"] = row
         for _ in range(job["reads"]):
             began = time.monotonic()
             spark.sql(f"SELECT sum(value) FROM {name}").collect()  # noqa: S608
-            told["seconds"].append(time.monotonic() - began)
+            totals["seconds"].append(time.monotonic() - began)
     Path(sys.argv[2]).write_text(json.dumps(found))
     spark.stop()
 

@@ -19,9 +19,9 @@ def main() -> None:
         {"port": 0, "path": "/events", "spool": str(folder / "spool")}
     )
     endpoint = WebhookServer(options, durable=durability == "durable")
-    told = folder / "port.new"
-    told.write_text(str(endpoint.port))
-    told.replace(folder / "port")
+    port_file = folder / "port.new"
+    port_file.write_text(str(endpoint.port))
+    port_file.replace(folder / "port")
     threading.Event().wait()
 
 

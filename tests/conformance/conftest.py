@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.targets import TARGETS, Target
 from tests.fixtures.conformance_results import note_result
 from tests.fixtures.glue import java_aws_keys
-from tests.fixtures.spark import Lake, tell_spark
+from tests.fixtures.spark import Lake, configure_spark
 
 from icestream.contracts import registry
 
@@ -60,5 +60,5 @@ def catalog(
 def lake(spark: SparkSession, catalog: Catalog[Any], tmp_path: Path) -> Lake:
     """Pipelines into a namespace of the target that nobody else uses."""
     catalog.client()
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     return Lake(spark, tmp_path, catalog, namespace=(f"n{uuid.uuid4().hex[:12]}",))

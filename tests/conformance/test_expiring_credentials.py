@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.fixtures.oauth_gateway import OAuthGateway, StorageKeys
-from tests.fixtures.spark import Lake, tell_spark
+from tests.fixtures.spark import Lake, configure_spark
 from tests.fixtures.steady_pipeline import PATIENCE_SECS, ROWS_A_SECOND, SteadyPipeline
 from tests.fixtures.waiting import wait_until
 
@@ -36,7 +36,7 @@ def lake_behind(
     }
     options = RestCatalogOptions.model_validate({"type": "rest", "rest": rest, **blocks})
     catalog = RestCatalog(f"lake_{uuid.uuid4().hex[:8]}", options)
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     return Lake(spark, folder, catalog, namespace=(f"n{uuid.uuid4().hex[:12]}",))
 
 
@@ -84,13 +84,13 @@ def test_pipeline_waits_while_new_tokens_are_refused(
     with pipeline.running():
         oauth_gateway.token_refusal = 401
         oauth_gateway.expire_tokens()
-        told = pipeline.wait_until_waiting()["error"]
+        error = pipeline.wait_until_waiting()["error"]
         oauth_gateway.token_refusal = None
         pipeline.wait_for_end()
 
-    assert "`rest.credential`" in told["message"]
-    assert told["needs_person"] is False
-    assert oauth_gateway.client_secret not in told["message"]
+    assert "`rest.credential`" in error["message"]
+    assert error["needs_person"] is False
+    assert oauth_gateway.client_secret not in error["message"]
     assert pipeline.written() == list(range(pipeline.rows))
 
 

@@ -141,7 +141,7 @@ def test_nested_namespace(lake: Lake) -> None:
 def test_check(lake: Lake) -> None:
     lake.run(lake.plan(script(1)))
 
-    told = {step.name: step.run() for step in lake.sink().check()}
+    results = {step.name: step.run() for step in lake.sink().check()}
 
-    assert told["find namespace"] == lake.namespace[0]
-    assert told["find table"] == f"{lake.sink().identity()}, 3 columns"
+    assert results["find namespace"] == lake.namespace[0]
+    assert results["find table"] == f"{lake.sink().identity()}, 3 columns"

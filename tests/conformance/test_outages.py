@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.fixtures.spark import Lake, tell_spark
+from tests.fixtures.spark import Lake, configure_spark
 from tests.fixtures.steady_pipeline import ROWS_A_SECOND, SteadyPipeline
 
 from icestream.contracts import registry
@@ -120,19 +120,19 @@ def test_pipeline_resumes_after_a_server_outage(
     options = kind.options_type.model_validate(outage.block)
     catalog = kind(f"lake_{uuid.uuid4().hex[:8]}", options)
     catalog.client()
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     lake = Lake(spark, tmp_path, catalog, namespace=(f"n{uuid.uuid4().hex[:12]}",))
     pipeline = SteadyPipeline(lake, ROWS_A_SECOND * 6)
 
     with pipeline.running():
         outage.go_away()
-        gone = time.monotonic()
-        told = pipeline.wait_until_waiting()["error"]
-        time.sleep(max(gone + OUTAGE_SECS - time.monotonic(), 0))
+        outage_start = time.monotonic()
+        error = pipeline.wait_until_waiting()["error"]
+        time.sleep(max(outage_start + OUTAGE_SECS - time.monotonic(), 0))
         outage.come_back()
         pipeline.wait_for_end()
 
     assert pipeline.written() == list(range(pipeline.rows))
-    assert told["needs_person"] is False
-    assert told["type"] in ("UnreachableError", "TransientError", "CommitUnknownError"), told
+    assert error["needs_person"] is False
+    assert error["type"] in ("UnreachableError", "TransientError", "CommitUnknownError"), error
     catalog.close()

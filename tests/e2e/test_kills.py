@@ -31,12 +31,12 @@ def test_every_row_arrives_once_whenever_the_process_is_killed(
     pipeline: KafkaPipeline,
 ) -> None:
     seed = random.randrange(1 << 30)  # noqa: S311 - shown when the test fails
-    moments = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)  # noqa: S311
     for _ in range(KILLS):
         pipeline.produce(8_000)
         with RunProcess(pipeline.folder) as run:
-            run.await_lines(BATCH, times=moments.randint(1, 3))
-            time.sleep(moments.uniform(0, 2))
+            run.await_lines(BATCH, times=rng.randint(1, 3))
+            time.sleep(rng.uniform(0, 2))
             run.kill()
     pipeline.finish()
 

@@ -286,20 +286,20 @@ def test_lake_equals_mariadb_after_ddl_and_kills(
     (tmp_path / "icestream.yaml").write_text(
         FILE.format(brokers=kafka_broker.bootstrap, pattern=shop.pattern)
     )
-    moments = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)  # noqa: S311
     kinds, share = itertools.cycle(DDL), -(-len(DDL) // KILLS)  # so that every kind has its turn
     for _ in range(KILLS):
         for _ in range(8):
             shop.transaction()
         with RunProcess(tmp_path) as run:
             run.await_lines(BATCH, secs=PATIENCE_SECS)  # it may have taken all there is
-            steps = moments.randint(8, 16)
-            ddl_at = [moments.randrange(8) for _ in range(share)]
+            steps = rng.randint(8, 16)
+            ddl_at = [rng.randrange(8) for _ in range(share)]
             for step in range(steps):
                 for _ in range(ddl_at.count(step)):
                     shop.change_columns(next(kinds))
                 shop.transaction()
-                time.sleep(moments.uniform(0, 0.4))
+                time.sleep(rng.uniform(0, 0.4))
             assert run.process.poll() is None, run.output
             run.kill()
     shop.roll_back()

@@ -62,13 +62,13 @@ class Mirror:
     def __init__(self, folder: Path, server: Postgres, seed: int) -> None:
         self.folder = folder
         self.model = Model(server, seed)
-        self.moments = random.Random(seed)  # noqa: S311
+        self.rng = random.Random(seed)  # noqa: S311
         text = FILE.format(server=server, database=self.model.database)
         (folder / "icestream.yaml").write_text(text, encoding="utf-8")
 
     def die_at(self, point: str) -> None:
         """Run until the process reaches a point, and is killed there."""
-        times = self.moments.randint(1, 3)
+        times = self.rng.randint(1, 3)
         with (
             self.model.changing(),
             RunProcess(self.folder, crash_at=(point, times)) as run,
@@ -80,7 +80,7 @@ class Mirror:
         """Run for so many batches and a random while, and kill the process."""
         with self.model.changing(), RunProcess(self.folder) as run:
             run.await_lines(BATCH, times=batches)
-            time.sleep(self.moments.uniform(0, secs))
+            time.sleep(self.rng.uniform(0, secs))
             assert run.process.poll() is None, run.output
             run.kill()
         self._note(f"after {batches} batches", run)
@@ -147,11 +147,11 @@ def test_mirror_equals_the_database_whenever_the_process_is_killed(mirror: Mirro
     mirror.die_at_random(batches=2, secs=0.5)
     # Any two of the named points in a test run, all of them where more kills are asked for.
     points = [*POINTS, AFTER_TABLE]
-    mirror.moments.shuffle(points)
+    mirror.rng.shuffle(points)
     for point in points[: max(2, KILLS - 1)]:
         mirror.die_at(point)
     for _ in range(KILLS - 1):
-        mirror.die_at_random(batches=mirror.moments.randint(1, 4), secs=2)
+        mirror.die_at_random(batches=mirror.rng.randint(1, 4), secs=2)
     mirror.finish()
 
     tables = mirror.model.tables()

@@ -54,8 +54,8 @@ class Hook:
         self.folder = folder
         self.port = free_port()
         # Small, so that segments are removed all the time.
-        told = FILE.format(port=self.port, spool_mb=16, rows=max_batch_rows)
-        (folder / "icestream.yaml").write_text(told)
+        text = FILE.format(port=self.port, spool_mb=16, rows=max_batch_rows)
+        (folder / "icestream.yaml").write_text(text)
 
     def sender(self, events: int, *, first: int = 0, twice_every: int = 20) -> Sender:
         numbers = range(first, first + events)
@@ -86,14 +86,14 @@ def test_every_acknowledged_event_arrives_once_whenever_the_process_is_killed(
 ) -> None:
     hook = Hook(tmp_path)
     seed = random.randrange(1 << 30)  # noqa: S311 - shown when the test fails
-    moments = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)  # noqa: S311
     began = time.monotonic()
     sender = hook.sender(EVENTS)
     for kill in range(KILLS):
         with RunProcess(hook.folder) as run:
-            until = EVENTS * moments.uniform(kill, kill + 1) / (KILLS + 1)
+            until = EVENTS * rng.uniform(kill, kill + 1) / (KILLS + 1)
             _await_answers(sender, until, run)
-            time.sleep(moments.uniform(0, 0.5))
+            time.sleep(rng.uniform(0, 0.5))
             assert run.process.poll() is None, run.output
             run.kill()
     with RunProcess(hook.folder) as run:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 import pytest
 from tests.fixtures.shared_catalog import shared_both_ways
-from tests.fixtures.spark import tell_spark
+from tests.fixtures.spark import configure_spark
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
 from icestream.contracts.faults import exception_text
@@ -174,7 +174,7 @@ def test_azure_refusal_in_spark_is_explained(
     azure_store: AzureStore, spark: SparkSession, tmp_path: Path, changed: dict[str, Any], what: str
 ) -> None:
     catalog = in_azure(azure_store, tmp_path, **changed)
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     spark.sql(f"CREATE NAMESPACE {catalog.name}.db")
 
     with pytest.raises(Exception) as caught:  # noqa: PT011 - as the runner meets it

@@ -98,12 +98,12 @@ def test_hive_metastore_keeps_its_tables_after_a_kill(hive_metastore_own: HiveMe
 
 
 def _nessie(server: Nessie, path: str, content: Any = None) -> Any:
-    asked = urllib.request.Request(  # noqa: S310 - our own loopback address
+    request = urllib.request.Request(  # noqa: S310 - our own loopback address
         f"{server.uri}/{path}",
         data=None if content is None else json.dumps(content).encode(),
         headers={"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
         return json.load(answer)
 
 

@@ -19,11 +19,11 @@ from icestream.errors import DependencyError, IcestreamError
 def test_server_has_logical_decoding_requires_a_password_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[Path] = []
+    folders: list[Path] = []
 
     def noted(prefix: str) -> str:
-        made.append(Path(mkdtemp(prefix=prefix)))
-        return str(made[-1])
+        folders.append(Path(mkdtemp(prefix=prefix)))
+        return str(folders[-1])
 
     monkeypatch.setattr("tempfile.mkdtemp", noted)
     with demo_server() as server:
@@ -32,7 +32,7 @@ def test_server_has_logical_decoding_requires_a_password_and_leaves_nothing(
             assert connection.execute("SHOW server_version").fetchone() == (server.version,)
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             psycopg.connect(**{**server.connection, "password": "wrong"})
-    assert [path.exists() for path in made] == [False]
+    assert [path.exists() for path in folders] == [False]
     with pytest.raises(psycopg.OperationalError, match="refused"):
         psycopg.connect(**server.connection)
 

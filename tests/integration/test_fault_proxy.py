@@ -34,7 +34,7 @@ def connected(proxy: FaultProxy, secs: float = 10) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=secs)
 
 
-def asked(client: socket.socket, question: bytes) -> bytes:
+def ask(client: socket.socket, question: bytes) -> bytes:
     client.sendall(question)
     return client.recv(1024)
 
@@ -49,8 +49,8 @@ def is_closed(client: socket.socket) -> bool:
 
 def test_proxy_forwards_requests_and_responses(fault_proxy: MakeProxy, echo_port: int) -> None:
     with connected(fault_proxy(echo_port)) as client:
-        assert asked(client, b"one") == b"ONE"
-        assert asked(client, b"two") == b"TWO"
+        assert ask(client, b"one") == b"ONE"
+        assert ask(client, b"two") == b"TWO"
 
 
 def test_cut_proxy_closes_and_refuses_connections_until_restored(
@@ -59,7 +59,7 @@ def test_cut_proxy_closes_and_refuses_connections_until_restored(
     proxy = fault_proxy(echo_port)
     port = proxy.port
     with connected(proxy) as client:
-        assert asked(client, b"one") == b"ONE"
+        assert ask(client, b"one") == b"ONE"
         proxy.cut()
 
         assert is_closed(client)
@@ -67,7 +67,7 @@ def test_cut_proxy_closes_and_refuses_connections_until_restored(
         connected(proxy)
     proxy.restore()
     with connected(proxy) as client:
-        assert (proxy.port, asked(client, b"two")) == (port, b"TWO")
+        assert (proxy.port, ask(client, b"two")) == (port, b"TWO")
 
 
 def test_hanging_proxy_accepts_connections_and_responds_once_restored(
@@ -75,15 +75,15 @@ def test_hanging_proxy_accepts_connections_and_responds_once_restored(
 ) -> None:
     proxy = fault_proxy(echo_port)
     with connected(proxy) as old:
-        assert asked(old, b"one") == b"ONE"
+        assert ask(old, b"one") == b"ONE"
         proxy.hang()
         with connected(proxy) as new:
             old.settimeout(0.3)
             new.settimeout(0.3)
             with pytest.raises(TimeoutError):
-                asked(old, b"two")
+                ask(old, b"two")
             with pytest.raises(TimeoutError):
-                asked(new, b"three")
+                ask(new, b"three")
             proxy.restore()
             for client, answer in ((old, b"TWO"), (new, b"THREE")):
                 client.settimeout(60)
@@ -105,7 +105,7 @@ def test_proxy_delays_requests_and_responses(fault_proxy: MakeProxy, echo_port: 
     proxy.delay(100)
     with connected(proxy) as client:
         started = time.monotonic()
-        assert asked(client, b"one") == b"ONE"
+        assert ask(client, b"one") == b"ONE"
         assert time.monotonic() - started >= 0.2
 
 

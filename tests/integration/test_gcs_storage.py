@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.fixtures.shared_catalog import shared_both_ways
-from tests.fixtures.spark import tell_spark
+from tests.fixtures.spark import configure_spark
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
 from icestream.contracts.faults import exception_text
@@ -88,7 +88,7 @@ def test_missing_bucket_in_spark_is_explained(
     gcs_store: GcsStore, spark: SparkSession, tmp_path: Path
 ) -> None:
     catalog = in_gcs(gcs_store, tmp_path, bucket="no-such-bucket")
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     spark.sql(f"CREATE NAMESPACE {catalog.name}.db")
 
     with pytest.raises(Exception) as caught:  # noqa: PT011 - as the runner meets it

@@ -11,7 +11,7 @@ from tests.fixtures.fan_outs import mirrored_names_are_folded
 from tests.fixtures.glue import java_aws_keys
 from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
-from tests.fixtures.spark import Lake, tell_spark
+from tests.fixtures.spark import Lake, configure_spark
 
 from icestream.catalogs.glue import GlueCatalog, GlueCatalogOptions
 from icestream.contracts.faults import exception_text
@@ -90,7 +90,7 @@ def test_names_that_differ_only_in_case_are_one_table(
 ) -> None:
     # A mirror without a namespace looks through the whole catalog, tables of other tests included.
     catalog = in_glue(glue_server_own)
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     with closing(catalog), java_aws_keys(spark, glue_server_own):
         mirrored_names_are_folded(Lake(spark, tmp_path, catalog))
 
@@ -98,7 +98,7 @@ def test_names_that_differ_only_in_case_are_one_table(
 def test_invalid_name_in_glue_is_explained(
     glue_catalog: GlueCatalog, spark: SparkSession, keys_for_java: None
 ) -> None:
-    tell_spark(spark, glue_catalog)
+    configure_spark(spark, glue_catalog)
 
     with pytest.raises(Exception, match="Glue") as caught:
         spark.sql(f"CREATE NAMESPACE {glue_catalog.name}.`a b`")
@@ -134,7 +134,7 @@ def test_missing_aws_keys_are_explained_in_spark_too(
     catalog = in_glue(glue_server)
     system = spark._jvm.java.lang.System  # type: ignore[union-attr]
     system.setProperty("aws.disableEc2Metadata", "true")
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
 
     with pytest.raises(Exception, match="credentials") as caught:
         spark.sql(f"CREATE NAMESPACE {catalog.name}.db")

@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.fan_outs import mirrored_names_are_folded, routed_names_are_folded
 from tests.fixtures.ports import closed_port, free_port
 from tests.fixtures.shared_catalog import shared_both_ways
-from tests.fixtures.spark import Lake, tell_spark
+from tests.fixtures.spark import Lake, configure_spark
 
 from icestream.catalogs.hive import HiveCatalog, HiveCatalogOptions
 from icestream.contracts.faults import exception_text
@@ -64,7 +64,7 @@ def test_hive_catalog_is_shared_with_spark(hive: HiveCatalog, spark: SparkSessio
 def test_names_that_differ_only_in_case_are_one_table(
     hive: HiveCatalog, spark: SparkSession, tmp_path: Path
 ) -> None:
-    tell_spark(spark, hive)
+    configure_spark(spark, hive)
     routed_names_are_folded(Lake(spark, tmp_path, hive))
     mirrored_names_are_folded(Lake(spark, tmp_path, hive))
 
@@ -73,7 +73,7 @@ def test_namespaces_of_both_clients_are_below_the_warehouse(
     hive_metastore: HiveMetastore, tmp_path: Path, spark: SparkSession
 ) -> None:
     catalog = at(hive_metastore.uri, str(tmp_path))
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     ours, theirs = unique("ours"), unique("theirs")
 
     catalog.client().create_namespace(ours)
@@ -152,7 +152,7 @@ def test_metastore_that_is_down_is_unreachable(tmp_path: Path, spark: SparkSessi
 
 
 def fault_in_java(catalog: HiveCatalog, spark: SparkSession) -> Exception | None:
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     with pytest.raises(java_errors()) as caught:
         JavaCatalog(spark, catalog.name).exists(("a",), "b")
     return catalog.explain(exception_text(caught.value), "table a.b")

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def in_postgres(server: Postgres, folder: Path, **changed: Any) -> JdbcCatalog:
-    told: dict[str, Any] = {
+    login: dict[str, Any] = {
         "port": server.port,
         "database": "postgres",
         "user": server.user,
         "password": server.password,
         **changed,
     }
-    uri = f"jdbc:postgresql://127.0.0.1:{told['port']}/{told['database']}"
-    jdbc = {"uri": uri, "user": told["user"], "password": told["password"]}
+    uri = f"jdbc:postgresql://127.0.0.1:{login['port']}/{login['database']}"
+    jdbc = {"uri": uri, "user": login["user"], "password": login["password"]}
     options = {"jdbc": jdbc, "warehouse": str(folder / "warehouse")}
     return JdbcCatalog(unique("lake"), JdbcCatalogOptions.model_validate(options))
 

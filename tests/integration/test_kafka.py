@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 def source_of(broker: KafkaBroker, *topics: str, **changes: Any) -> KafkaSource:
-    told = {"brokers": broker.bootstrap, "topics": topics, "format": "string", **changes}
-    return KafkaSource(KafkaOptions.model_validate(told))
+    settings = {"brokers": broker.bootstrap, "topics": topics, "format": "string", **changes}
+    return KafkaSource(KafkaOptions.model_validate(settings))
 
 
 def values(source: KafkaSource, start: Offset, end: Offset, slots: int = 2) -> list[Any]:
@@ -173,15 +173,15 @@ def test_pattern_picks_up_topics_and_partitions_created_later(kafka_broker: Kafk
     prefix = uuid.uuid4().hex
     kafka_broker.create_topic(f"{prefix}-a")
     kafka_broker.produce(f"{prefix}-a", ["1"])
-    told = {"topics": (), "topic_pattern": f"{prefix}-.*"}
-    first = source_of(kafka_broker, **told)
+    settings = {"topics": (), "topic_pattern": f"{prefix}-.*"}
+    first = source_of(kafka_broker, **settings)
     end = first.latest(first.initial())
 
     kafka_broker.create_topic(f"{prefix}-b", partitions=2)
-    later = source_of(kafka_broker, **told)
+    later = source_of(kafka_broker, **settings)
     assert later.latest(end) == end, "a topic without records is no progress"
     kafka_broker.produce(f"{prefix}-b", ["2", "3"], partition=1)
-    newest = source_of(kafka_broker, **told).latest(end)
+    newest = source_of(kafka_broker, **settings).latest(end)
 
     assert values(later, end, newest) == [b"2", b"3"]
     assert newest["topics"][f"{prefix}-b"]["begins"] == {"1": 0}
@@ -365,12 +365,12 @@ def test_one_consumer_reads_ranges_exactly_in_any_order(kafka_broker: KafkaBroke
     start = source.initial()
 
     def place(zero: int, one: int) -> Offset:
-        told = {**start["topics"][topic], "partitions": {"0": zero, "1": one}}
-        return {"topics": {topic: told}}
+        entry = {**start["topics"][topic], "partitions": {"0": zero, "1": one}}
+        return {"topics": {topic: entry}}
 
     for low, high in [(4000, 4999), (0, 10), (10, 4000), (5, 6), (4999, 5000), (0, 5000)]:
-        got = values(source, place(low, low), place(high, high), slots=1)
-        assert got == [f"{p}-{i}".encode() for p in (0, 1) for i in range(low, high)]
+        read = values(source, place(low, low), place(high, high), slots=1)
+        assert read == [f"{p}-{i}".encode() for p in (0, 1) for i in range(low, high)]
 
 
 def test_json_is_decoded_into_columns(kafka_broker: KafkaBroker) -> None:

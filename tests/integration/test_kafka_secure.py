@@ -40,8 +40,12 @@ def source(broker: tuple[KafkaBroker, int], topic: str, **changes: str) -> Kafka
         "ssl.ca.location": str(made.folder / "ca.pem"),
         **changes,
     }
-    told: dict[str, Any] = {"brokers": f"127.0.0.1:{port}", "topics": [topic], "format": "string"}
-    return KafkaSource(KafkaOptions.model_validate({**told, "options": options}))
+    settings: dict[str, Any] = {
+        "brokers": f"127.0.0.1:{port}",
+        "topics": [topic],
+        "format": "string",
+    }
+    return KafkaSource(KafkaOptions.model_validate({**settings, "options": options}))
 
 
 def test_records_are_read_over_tls_with_a_password(broker: tuple[KafkaBroker, int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.fan_outs import ids, planned, row, scripted
 from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
-from tests.fixtures.spark import Lake, tell_spark
+from tests.fixtures.spark import Lake, configure_spark
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
 from icestream.errors import RefusedError, SchemaMismatchError, UnreachableError
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 def in_mariadb(server: MariaDb, folder: Path, **changed: Any) -> JdbcCatalog:
-    told: dict[str, Any] = {
+    login: dict[str, Any] = {
         "port": server.port,
         "database": "mysql",
         "user": server.user,
         "password": server.password,
         **changed,
     }
-    uri = f"jdbc:mariadb://127.0.0.1:{told['port']}/{told['database']}"
-    jdbc = {"uri": uri, "user": told["user"], "password": told["password"]}
+    uri = f"jdbc:mariadb://127.0.0.1:{login['port']}/{login['database']}"
+    jdbc = {"uri": uri, "user": login["user"], "password": login["password"]}
     options = {"jdbc": jdbc, "warehouse": str(folder / "warehouse")}
     name = f"lake_{uuid.uuid4().hex[:8]}"
     return JdbcCatalog(name, JdbcCatalogOptions.model_validate(options))
@@ -81,7 +81,7 @@ def test_names_equal_by_a_loose_collation_are_refused(
     with mariadb.connect(database) as connection, connection.cursor() as cursor:
         # As Spark or PyIceberg make the table in a database with the server's default collation.
         cursor.execute("ALTER TABLE iceberg_tables CONVERT TO CHARACTER SET utf8mb4")
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     lake = Lake(spark, tmp_path, catalog)
     source = scripted(row(1, "orders"))
     lake.run(planned(lake, source))

@@ -11,7 +11,7 @@ import pytest
 import requests
 from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
-from tests.fixtures.spark import tell_spark
+from tests.fixtures.spark import configure_spark
 
 from icestream.catalogs.nessie import NessieCatalog, NessieCatalogOptions
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
@@ -47,14 +47,14 @@ def unique(prefix: str) -> str:
 def new_branch(server: Nessie, name: str) -> str:
     """Make a branch where `main` is now."""
     main = requests.get(f"{server.uri}/trees/main", timeout=30).json()["reference"]
-    asked = {"name": name, "type": "BRANCH"}
-    made = requests.post(f"{server.uri}/trees", params=asked, json=main, timeout=30)
-    made.raise_for_status()
+    branch = {"name": name, "type": "BRANCH"}
+    response = requests.post(f"{server.uri}/trees", params=branch, json=main, timeout=30)
+    response.raise_for_status()
     return name
 
 
 def fault_in_java(catalog: NessieCatalog, spark: SparkSession) -> Exception | None:
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     with pytest.raises(java_errors()) as caught:
         JavaCatalog(spark, catalog.name).load(("a",), "b")
     return catalog.explain(exception_text(caught.value), "table a.b")
@@ -178,7 +178,7 @@ def test_concurrent_commits_are_kept_or_refused(on_main: NessieCatalog) -> None:
 def test_staged_rows_of_a_killed_run_are_found_by_the_next(
     on_main: NessieCatalog, spark: SparkSession, tmp_path: Path
 ) -> None:
-    tell_spark(spark, on_main)
+    configure_spark(spark, on_main)
     options = IcebergOptions(namespace=(unique("n"),), route_by="kind")
     folders = set()
 

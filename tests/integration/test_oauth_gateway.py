@@ -25,9 +25,9 @@ def _send(
     url: str, headers: Mapping[str, str] | None = None, form: Mapping[str, str] | None = None
 ) -> tuple[int, dict[str, Any]]:
     data = None if form is None else urllib.parse.urlencode(form).encode()
-    asked = urllib.request.Request(url, data, dict(headers or {}))  # noqa: S310 - loopback
+    request = urllib.request.Request(url, data, dict(headers or {}))  # noqa: S310 - loopback
     try:
-        with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
             return answer.status, json.load(answer)
     except HTTPError as exc:
         with exc:
@@ -101,16 +101,16 @@ def test_request_without_a_token_gets_an_iceberg_error_response(
 def test_invalid_token_request_is_refused(
     oauth_gateway: OAuthGateway, form: dict[str, str], status: int, error: str
 ) -> None:
-    found, told = _send(oauth_gateway.token_uri, form=_client(oauth_gateway, **form))
+    found, body = _send(oauth_gateway.token_uri, form=_client(oauth_gateway, **form))
 
-    assert (found, told["error"]) == (status, error)
+    assert (found, body["error"]) == (status, error)
 
 
 def test_token_is_valid_until_it_is_revoked(oauth_gateway: OAuthGateway) -> None:
     oauth_gateway.token_secs = 2
-    status, told = _send(oauth_gateway.token_uri, form=_client(oauth_gateway))
-    assert (status, told["expires_in"]) == (200, 2)
-    held = {"Authorization": f"Bearer {told['access_token']}"}
+    status, body = _send(oauth_gateway.token_uri, form=_client(oauth_gateway))
+    assert (status, body["expires_in"]) == (200, 2)
+    held = {"Authorization": f"Bearer {body['access_token']}"}
     assert _send(f"{oauth_gateway.uri}/v1/config", held)[0] == 200
 
     oauth_gateway.expire_tokens()
@@ -151,8 +151,8 @@ def test_tokens_are_refused_on_request(
     oauth_gateway: OAuthGateway, status: int, error: str
 ) -> None:
     oauth_gateway.token_refusal = status
-    found, told = _send(oauth_gateway.token_uri, form=_client(oauth_gateway))
-    assert (found, told["error"]) == (status, error)
+    found, body = _send(oauth_gateway.token_uri, form=_client(oauth_gateway))
+    assert (found, body["error"]) == (status, error)
 
     oauth_gateway.token_refusal = None
 
@@ -201,9 +201,9 @@ def test_unknown_warehouse_is_refused(
     oauth_gateway.warehouse = "lake"
     held = {"Authorization": f"Bearer {oauth_gateway.new_token()}"}
 
-    found, told = _send(f"{oauth_gateway.uri}/v1/config{query}", held)
+    found, body = _send(f"{oauth_gateway.uri}/v1/config{query}", held)
 
-    assert (found, told["error"]["type"], told["error"]["message"]) == (status, kind, message)
+    assert (found, body["error"]["type"], body["error"]["message"]) == (status, kind, message)
 
 
 def test_storage_credentials_are_vended_on_request(oauth_gateway: OAuthGateway) -> None:

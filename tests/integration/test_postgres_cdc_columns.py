@@ -84,7 +84,7 @@ def test_columns_of_a_recreated_table_are_new_columns(shop: Shop) -> None:
     assert not set(ids[0].values()) & set(ids[1].values())
 
 
-def numbers_told(shop: Shop, *later: str) -> list[dict[str, str]]:
+def logged_numbers(shop: Shop, *later: str) -> list[dict[str, str]]:
     """Return the columns of each block of changes, with their numbers, after columns changed."""
     source = shop.source()
     mirror = Mirror(source).follow()
@@ -104,47 +104,47 @@ def numbers_told(shop: Shop, *later: str) -> list[dict[str, str]]:
 
 def test_dropped_column_differs_from_a_new_one_of_the_same_name(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, b text, c text)")
-    told = numbers_told(
+    numbers = logged_numbers(
         shop,
         "ALTER TABLE orders DROP b",
         "ALTER TABLE orders ADD b text",
         "INSERT INTO orders VALUES (2)",
     )
-    assert told == [{"id": "1", "b": "2", "c": "3"}, {"id": "1", "c": "3", "b": "4"}]
+    assert numbers == [{"id": "1", "b": "2", "c": "3"}, {"id": "1", "c": "3", "b": "4"}]
 
 
 def test_recreated_last_column_is_a_new_column(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, old int, b text)")
     shop.run("ALTER TABLE orders DROP old")
-    told = numbers_told(
+    numbers = logged_numbers(
         shop,
         "INSERT INTO orders VALUES (3)",
         "ALTER TABLE orders DROP b",
         "ALTER TABLE orders ADD b text",
         "INSERT INTO orders VALUES (2)",
     )
-    assert told == [{"id": "1", "b": "3"}, {"id": "1", "b": "4"}]
+    assert numbers == [{"id": "1", "b": "3"}, {"id": "1", "b": "4"}]
 
 
 def test_values_of_a_dropped_column_are_not_those_of_a_renamed_one(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, x text, a text, n int)")
-    told = numbers_told(shop, "ALTER TABLE orders DROP x", "ALTER TABLE orders RENAME a TO b")
-    assert told == [{"id": "1", "x": "2", "a": "3", "n": "4"}]
+    numbers = logged_numbers(shop, "ALTER TABLE orders DROP x", "ALTER TABLE orders RENAME a TO b")
+    assert numbers == [{"id": "1", "x": "2", "a": "3", "n": "4"}]
 
 
 def test_widened_column_is_the_same_column(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, x text, a int)")
     shop.run("ALTER TABLE orders DROP x")
-    told = numbers_told(
+    numbers = logged_numbers(
         shop, "ALTER TABLE orders ALTER a TYPE bigint", "ALTER TABLE orders ADD c int"
     )
-    assert told == [{"id": "1", "a": "3"}]
+    assert numbers == [{"id": "1", "a": "3"}]
 
 
 def test_unpublished_columns_are_not_mistaken_for_others(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, secret text, name text)")
     shop.run(f"CREATE PUBLICATION {shop.database} FOR TABLE orders (id, name)")
-    assert numbers_told(shop) == [{"id": "1", "name": "3"}]
+    assert logged_numbers(shop) == [{"id": "1", "name": "3"}]
 
 
 def test_table_with_a_new_key_is_reloaded_after_changes_by_the_old_key(shop: Shop) -> None:

@@ -44,9 +44,9 @@ def test_table_of_another_owner_does_not_exclude_other_tables_at_the_start(
     assert again.rows("public.people") == [{"id": 1}]
     assert set(again.tables) == {"public.people"}
     for table in ("foreign_log", "foreign_one"):
-        said = [text for text in caplog.messages if f"must be owner of table {table}" in text]
-        assert len(said) == 1
-        assert said[0].startswith("a table is not replicated: ")
+        warnings = [text for text in caplog.messages if f"must be owner of table {table}" in text]
+        assert len(warnings) == 1
+        assert warnings[0].startswith("a table is not replicated: ")
     assert "has no replica identity" not in caplog.text
 
 

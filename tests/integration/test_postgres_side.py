@@ -142,9 +142,9 @@ def test_wal_identifies_the_changed_rows(database: Database) -> None:
     assert keys is not None
     assert sorted(keys.column("id").to_pylist()) == [1, 2, 3, 4, 5000]
     assert (changes[BARE].keys, changes[BARE].rows) == (None, 2)
-    told = changes[WHOLE].keys
-    assert told is not None
-    assert told.num_rows == 2
+    whole_rows = changes[WHOLE].keys
+    assert whole_rows is not None
+    assert whole_rows.num_rows == 2
     assert [name for name, each in changes.items() if each.is_truncated] == [SPLIT]
 
 

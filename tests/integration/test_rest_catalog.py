@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from tests.fixtures.oauth_gateway import StorageKeys
-from tests.fixtures.spark import Lake, tell_spark
+from tests.fixtures.spark import Lake, configure_spark
 from tests.fixtures.waiting import wait_until
 
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
@@ -90,7 +90,7 @@ def test_rest_catalog_is_shared_with_spark(
 ) -> None:
     catalog = signed_in(oauth_gateway)
     client, theirs, ours = catalog.client(), unique("from spark"), unique("py")
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
 
     spark.sql(f"CREATE NAMESPACE {catalog.name}.`{theirs}`")
     spark.range(1, 2).writeTo(f"{catalog.name}.`{theirs}`.`order items`").create()
@@ -113,7 +113,7 @@ def gated_lake(oauth_gateway: OAuthGateway, spark: SparkSession, tmp_path: Path)
     """A lake behind tokens that are renewed every few seconds."""
     oauth_gateway.token_secs = TOKEN_SECS
     catalog = signed_in(oauth_gateway)
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     yield Lake(spark, tmp_path, catalog, namespace=(unique("n"),))
     catalog.close()
 
@@ -164,7 +164,7 @@ def test_expired_bearer_token_stops_the_pipeline_and_loses_nothing(
     oauth_gateway: OAuthGateway, spark: SparkSession, tmp_path: Path
 ) -> None:
     catalog = at(oauth_gateway.uri, token=oauth_gateway.new_token())
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     lake = Lake(spark, tmp_path, catalog, namespace=(unique("n"),))
     source = ScriptedSource(schema=COLUMNS)
     source.append_rows([{"id": 1}])
@@ -176,7 +176,7 @@ def test_expired_bearer_token_stops_the_pipeline_and_loses_nothing(
         lake.run(lake.plan(source))
 
     renewed = at(oauth_gateway.uri, token=oauth_gateway.new_token())
-    tell_spark(spark, renewed)
+    configure_spark(spark, renewed)
     lake = Lake(spark, tmp_path, renewed, namespace=lake.namespace)
     lake.run(lake.plan(source))
     assert sorted(row["id"] for row in lake.rows()) == [1, 2]
@@ -193,7 +193,7 @@ def lent_keys(catalog: RestCatalog, spark: SparkSession, name: tuple[str, str]) 
     """Return the access keys that PyIceberg's table and Java's come with."""
     from icestream.sinks.iceberg.java import JavaCatalog
 
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     java = JavaCatalog(spark, catalog.name).load(name[:1], name[1])
     python = catalog.client().load_table(name).io.properties
     key = "s3.access-key-id"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.fixtures.ports import closed_port
-from tests.fixtures.spark import tell_spark
+from tests.fixtures.spark import configure_spark
 
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
 from icestream.contracts.faults import exception_text
@@ -47,7 +47,7 @@ def java_fault(spark: SparkSession, catalog: RestCatalog) -> IcestreamError:
     """Return what is said of the fault of Java's client when it looks for a table."""
     from icestream.sinks.iceberg.java import JavaCatalog, java_errors
 
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     with pytest.raises(java_errors()) as caught:
         JavaCatalog(spark, catalog.name).load(("db",), "events")
     error = catalog.explain(exception_text(caught.value), "table t")
@@ -244,7 +244,7 @@ def test_missing_permission_names_where_to_look(
 
     asking_gateway.forbids_writes = True
     catalog = signed_in(asking_gateway)
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
 
     with pytest.raises(java_errors()) as caught:
         JavaCatalog(spark, catalog.name).create_namespace(("forbidden",))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
-from tests.fixtures.spark import tell_spark
+from tests.fixtures.spark import configure_spark
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
 from icestream.contracts.faults import exception_text
@@ -204,7 +204,7 @@ def test_s3_refusal_in_spark_is_explained(
     s3_store: S3Store, spark: SparkSession, tmp_path: Path, changed: dict[str, Any], what: str
 ) -> None:
     catalog = in_s3(s3_store, tmp_path, **changed)
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     spark.sql(f"CREATE NAMESPACE {catalog.name}.db")
 
     with pytest.raises(Exception) as caught:  # noqa: PT011 - as the runner meets it

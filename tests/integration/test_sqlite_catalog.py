@@ -172,12 +172,12 @@ def test_table_is_found_without_importing_sqlalchemy(tmp_path: Path) -> None:
     client = catalog.client()
     assert catalog.find_table(("db", "orders")) is None
     client.create_namespace(("db", "inner"))
-    made = client.create_table(("db", "inner", "orders"), pa.schema([("id", pa.int64())]))
+    created = client.create_table(("db", "inner", "orders"), pa.schema([("id", pa.int64())]))
 
     found = catalog.find_table(("db", "inner", "orders"))
     assert found is not None
-    assert found.metadata_location == made.metadata_location
-    assert found.schema() == made.schema()
+    assert found.metadata_location == created.metadata_location
+    assert found.schema() == created.schema()
     script = (
         "import sys; from pathlib import Path; from icestream.catalogs.jdbc import embedded\n"
         f"assert embedded(Path({str(tmp_path / 'lake')!r})).find_table(('db', 'inner', 'orders'))\n"

@@ -69,8 +69,8 @@ def test_chunked_body_is_accepted_up_to_the_limit(started: Started) -> None:
 def test_invalid_requests_are_refused_with_their_reason(started: Started) -> None:
     server = started(max_body_kb=1)
     assert server.refused("{}", "/other") == (404, "unknown path")
-    status, told, headers = server.ask(method="GET")
-    assert (status, told["error"], headers["allow"]) == (405, "use POST", "POST")
+    status, body, headers = server.ask(method="GET")
+    assert (status, body["error"], headers["allow"]) == (405, "use POST", "POST")
     assert server.refused("{") == (
         400,
         "the body is not JSON: Expecting property name enclosed in double quotes",
@@ -104,8 +104,8 @@ def test_connection_continues_after_a_body_that_was_too_large(started: Started) 
 def test_rate_limit_returns_retry_after(started: Started) -> None:
     server = started(rate_per_sec=0.01, burst=2)
     assert [server.ask("{}")[0] for _ in range(2)] == [200, 200]
-    status, told, headers = server.ask("{}")
-    assert (status, told["error"]) == (429, "more than 0.01 requests per second")
+    status, body, headers = server.ask("{}")
+    assert (status, body["error"]) == (429, "more than 0.01 requests per second")
     assert 90 <= int(headers["retry-after"]) <= 100
 
 
@@ -128,10 +128,10 @@ def test_included_headers_contain_no_secrets(started: Started) -> None:
     given = {**JSON, "Authorization": "Bearer token", "X-Shop": "mugs", "Author": "a", **secret}
     assert server.ask("{}", headers=given)[0] == 200
     ((headers,),) = [row.values() for row in server.facts("headers")]
-    told = {each["key"]: each["value"] for each in headers}
-    assert told["x-shop"] == "mugs"
+    by_name = {each["key"]: each["value"] for each in headers}
+    assert by_name["x-shop"] == "mugs"
     of_http = {"host", "accept-encoding", "content-length", "content-type"}
-    assert told.keys() == {*of_http, "x-shop", "author"}
+    assert by_name.keys() == {*of_http, "x-shop", "author"}
 
 
 def test_repeated_id_is_acknowledged_and_not_stored_again(started: Started) -> None:
@@ -293,8 +293,8 @@ def test_full_disk_and_full_spool_return_503(
     big = json.dumps({"a": "x" * 1_000_000})
     answers = [server.ask(big) for _ in range(5)]
     assert [status for status, _, _ in answers] == [200, 200, 200, 200, 503]
-    _, told, headers = answers[-1]
-    assert (told["error"], headers["retry-after"]) == (
+    _, body, headers = answers[-1]
+    assert (body["error"], headers["retry-after"]) == (
         "too many events are waiting for their commit",
         "10",
     )

@@ -82,9 +82,9 @@ def test_body_of_small_chunks_does_not_count_as_headers(tmp_path: Path) -> None:
 def test_malformed_http_gets_a_json_refusal(tmp_path: Path, sent: bytes) -> None:
     with Server(tmp_path) as server, server.raw() as connection:
         connection.sendall(sent)
-        head, told = answer_to(connection)
+        head, body = answer_to(connection)
         assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-        assert told == {"error": "malformed HTTP request"}
+        assert body == {"error": "malformed HTTP request"}
         assert server.endpoint.spool.end == 0
 
 
@@ -104,10 +104,10 @@ def test_connection_above_the_limit_gets_retry_after(
         first.sendall(WHOLE)
         assert first.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
         with server.raw() as second:
-            head, told = answer_to(second)
+            head, body = answer_to(second)
         assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
         assert b"\r\nretry-after: 1" in head
-        assert told == {"error": "too many connections"}
+        assert body == {"error": "too many connections"}
 
 
 def test_sender_that_reads_no_responses_is_disconnected(

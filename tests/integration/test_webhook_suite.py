@@ -40,8 +40,8 @@ class Hook:
 
     def source(self) -> WebhookSource:
         include = ["event_id", "received_at", "stream", "number", "headers"]
-        told = {"port": self.port, "spool": str(self.spool), "include": include, **self.changes}
-        self.sources.append(WebhookSource(WebhookOptions.model_validate(told)))
+        settings = {"port": self.port, "spool": str(self.spool), "include": include, **self.changes}
+        self.sources.append(WebhookSource(WebhookOptions.model_validate(settings)))
         return self.sources[-1]
 
     def add(self, rows: int) -> None:
@@ -60,10 +60,10 @@ class Hook:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
         connection.request("POST", "/", json.dumps(events), headers)
         answer = connection.getresponse()
-        told: dict[str, Any] = json.loads(answer.read())
+        body: dict[str, Any] = json.loads(answer.read())
         connection.close()
-        assert answer.status == 200, told
-        return told
+        assert answer.status == 200, body
+        return body
 
     def close(self) -> None:
         for source in self.sources:

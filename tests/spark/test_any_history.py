@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.fixtures.spark import Lake, tell_spark
+from tests.fixtures.spark import Lake, configure_spark
 from tests.fixtures.table_history import (
     LOST_ANSWER,
     MODES,
@@ -122,7 +122,7 @@ def test_any_history_survives_kills_of_its_process(
     assert start().wait() == 0
 
     catalog = embedded(tmp_path / "lake", f"lake_{seed}")
-    tell_spark(spark, catalog)
+    configure_spark(spark, catalog)
     for world, steps in worlds_of(Lake(spark, tmp_path, catalog), seed, length):
         for step in steps:
             world.expected.take(step)

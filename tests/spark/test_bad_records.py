@@ -21,12 +21,12 @@ MANY, BAD = 200_000, 123_456
 
 def source(good: int, *bad: int) -> ScriptedSource:
     """Good records, and an undecodable one in each of the given places."""
-    made = ScriptedSource(decoder=JsonDecoder())
+    source = ScriptedSource(decoder=JsonDecoder())
     values = [b'{"id":%d,"name":"row %d"}' % (n, n) for n in range(good)]
     for place in bad:
         values[place] = b'{"id": \xff not JSON'
-    made.append_values(values)
-    return made
+    source.append_values(values)
+    return source
 
 
 def failed(lake: Lake) -> list[tuple[int, int]]:

@@ -34,12 +34,12 @@ NESTED = pa.schema(
 
 
 def prices(*given: str | None) -> ScriptedSource:
-    made = ScriptedSource(decoder=JsonDecoder())
-    made.append_values(
+    source = ScriptedSource(decoder=JsonDecoder())
+    source.append_values(
         b'{"id":%d,"price":%s}' % (n, b"null" if price is None else b'"%s"' % price.encode())
         for n, price in enumerate(given)
     )
-    return made
+    return source
 
 
 def failed(lake: Lake) -> list[tuple[int, int]]:

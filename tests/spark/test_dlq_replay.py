@@ -34,7 +34,7 @@ class PowerCutError(Exception):
 
 
 @dataclass
-class Office:
+class ReplayHarness:
     """Replays letters of one lake's pipeline."""
 
     lake: Lake
@@ -46,19 +46,19 @@ class Office:
         return PipelineDeadLetters(self.find, "events", self.lake.spark)
 
     def begin(self, plan: PipelinePlan, box: PipelineDeadLetters | None = None) -> Replay:
-        made = Replay(self.lake.spark, plan, self.lake.state, box or self.box())
-        made.open()
-        return made
+        replay = Replay(self.lake.spark, plan, self.lake.state, box or self.box())
+        replay.open()
+        return replay
 
     def replay(self, plan: PipelinePlan, **chosen: Any) -> ReplayResult:
-        made = self.begin(plan)
-        made.run(self.box().read(**chosen))
-        return made.outcome
+        replay = self.begin(plan)
+        replay.run(self.box().read(**chosen))
+        return replay.outcome
 
 
 @pytest.fixture
-def office(lake: Lake) -> Office:
-    return Office(lake)
+def replays(lake: Lake) -> ReplayHarness:
+    return ReplayHarness(lake)
 
 
 def with_offsets() -> ScriptedSource:
@@ -80,9 +80,9 @@ def with_offsets() -> ScriptedSource:
 
 
 def prices(*given: bytes, into: ScriptedSource | None = None) -> ScriptedSource:
-    made = into or ScriptedSource(decoder=JsonDecoder())
-    made.append_values(b'{"id":%d,"price":%s}' % (n, price) for n, price in enumerate(given))
-    return made
+    source = into or ScriptedSource(decoder=JsonDecoder())
+    source.append_values(b'{"id":%d,"price":%s}' % (n, price) for n, price in enumerate(given))
+    return source
 
 
 def cast(plan: PipelinePlan, kind: str = "int") -> PipelinePlan:
@@ -98,7 +98,7 @@ def positions(lake: Lake) -> list[str]:
 
 
 def test_dead_letters_that_now_pass_are_written_and_the_rest_stay(
-    lake: Lake, office: Office
+    lake: Lake, replays: ReplayHarness
 ) -> None:
     source = prices(b'"1"', b'"2.5"', b'"x"', b'"4"', b'"5.5"')
     lake.run(cast(lake.plan(source, on_error="dead_letter")))
@@ -110,7 +110,7 @@ def test_dead_letters_that_now_pass_are_written_and_the_rest_stay(
     lenient = replace(
         wider, transforms=steps(("cast", {"price": "double"}), ("cast", {"price": "int"}))
     )
-    outcome = office.replay(lenient)
+    outcome = replays.replay(lenient)
 
     assert sorted((row["id"], row["price"]) for row in lake.rows()) == [
         (0, 1),
@@ -126,11 +126,11 @@ def test_dead_letters_that_now_pass_are_written_and_the_rest_stay(
     assert sorted(read_marks(properties)) == ["events", "events/dlq"]
 
 
-def test_replay_does_not_affect_the_next_run(lake: Lake, office: Office) -> None:
+def test_replay_does_not_affect_the_next_run(lake: Lake, replays: ReplayHarness) -> None:
     source = prices(b'"1"', b'"2.5"')
     plan = cast(lake.plan(source, on_error="dead_letter"))
     lake.run(plan)
-    office.replay(replace(plan, transforms=steps(("select", ["id", "int(1) AS price"]))))
+    replays.replay(replace(plan, transforms=steps(("select", ["id", "int(1) AS price"]))))
     source.append_values([b'{"id":7,"price":"7"}', b'{"id":8,"price":"y"}'])
     lake.run(plan)
 
@@ -139,7 +139,7 @@ def test_replay_does_not_affect_the_next_run(lake: Lake, office: Office) -> None
 
 
 def test_dead_letters_of_a_rolled_back_replay_are_replayed_again(
-    lake: Lake, office: Office, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, replays: ReplayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = prices(b'"1"', b'"2.5"')
     lake.run(cast(lake.plan(source, on_error="dead_letter")))
@@ -155,18 +155,18 @@ def test_dead_letters_of_a_rolled_back_replay_are_replayed_again(
 
     monkeypatch.setattr("icestream.engine.dead_letters.replay.crash_point", cut)
     with pytest.raises(PowerCutError):
-        office.replay(any_price)
+        replays.replay(any_price)
     monkeypatch.undo()
     assert (ids(lake), positions(lake)) == ([0, 1], ["scripted[1]"])
     lake.sql(f"CALL {lake.name}.system.rollback_to_snapshot('db.events', {before})")
 
-    outcome = office.replay(any_price)
+    outcome = replays.replay(any_price)
     assert (outcome.finished, outcome.replayed) == (0, 1)
     assert (ids(lake), positions(lake)) == ([0, 1], [])
 
 
 def test_undecodable_dead_letters_are_decoded_with_their_metadata_columns(
-    lake: Lake, office: Office
+    lake: Lake, replays: ReplayHarness
 ) -> None:
     source = prices(b"1", b"2", into=with_offsets())
     lake.run(lake.plan(source, on_error="dead_letter"))
@@ -179,7 +179,7 @@ def test_undecodable_dead_letters_are_decoded_with_their_metadata_columns(
     spark_table = f"{lake.name}.db.events"
     lake.spark.sql(f"ALTER TABLE {spark_table} DROP COLUMN price")
     lake.spark.sql(f"ALTER TABLE {spark_table} ADD COLUMN price boolean")
-    outcome = office.replay(lake.plan(source, on_error="dead_letter"))
+    outcome = replays.replay(lake.plan(source, on_error="dead_letter"))
 
     assert (outcome.replayed, sum(outcome.still_bad.values())) == (1, 1)
     assert sorted((row["id"], row["offset"], row["price"]) for row in lake.rows()) == [
@@ -190,7 +190,7 @@ def test_undecodable_dead_letters_are_decoded_with_their_metadata_columns(
     assert positions(lake) == ["scripted[3]"]
 
 
-def test_row_of_a_row_source_is_restored_from_its_json(lake: Lake, office: Office) -> None:
+def test_row_of_a_row_source_is_restored_from_its_json(lake: Lake, replays: ReplayHarness) -> None:
     schema = pa.schema([("id", pa.int64()), ("blob", pa.binary()), ("amount", pa.decimal128(9, 2))])
     source = ScriptedSource(schema=schema)
     source.append_rows([{"id": 1, "blob": b"\xff", "amount": None}, {"id": -1, "blob": b"\x00"}])
@@ -201,14 +201,16 @@ def test_row_of_a_row_source_is_restored_from_its_json(lake: Lake, office: Offic
     )
     lake.run(strict)
     assert ids(lake) == [1]
-    assert office.replay(strict).replayed == 0
-    assert office.replay(lake.plan(source, on_error="dead_letter")).replayed == 1
+    assert replays.replay(strict).replayed == 0
+    assert replays.replay(lake.plan(source, on_error="dead_letter")).replayed == 1
 
     assert sorted((row["id"], row["blob"]) for row in lake.rows()) == [(-1, b"\x00"), (1, b"\xff")]
     assert lake.rows("dead") == []
 
 
-def test_fail_expectation_keeps_the_dead_letter_in_a_replay(lake: Lake, office: Office) -> None:
+def test_fail_expectation_keeps_the_dead_letter_in_a_replay(
+    lake: Lake, replays: ReplayHarness
+) -> None:
     source = prices(b'"1"', b'"x"', b'"-5"', b'"y"')
     lake.run(cast(lake.plan(source, on_error="dead_letter")))
     rules = [expectation("known", "price IS NOT NULL", "fail")]
@@ -216,30 +218,30 @@ def test_fail_expectation_keeps_the_dead_letter_in_a_replay(lake: Lake, office: 
         lake.plan(source, on_error="dead_letter", expect=rules),
         transforms=steps(("select", ["id", "CASE price WHEN 'x' THEN 9 END AS price"])),
     )
-    outcome = office.replay(plan)
+    outcome = replays.replay(plan)
 
     assert dict(outcome.still_bad) == {"expectation 'known' is not met: price IS NOT NULL": 1}
     assert ids(lake) == [0, 1, 2]
     assert positions(lake) == ["scripted[3]"]
 
 
-def test_dead_letters_are_selected_by_reason_and_time(lake: Lake, office: Office) -> None:
+def test_dead_letters_are_selected_by_reason_and_time(lake: Lake, replays: ReplayHarness) -> None:
     source = prices(b'"x"', b'"y"')
     plan = cast(lake.plan(source, on_error="dead_letter"))
     lake.run(plan)
     now = max(row["failed_at"] for row in lake.rows("dead"))
     any_price = replace(plan, transforms=steps(("cast", {"price": "string"})))
     any_price = replace(any_price, sink=lake.sink("others"))
-    assert office.replay(any_price, since=now.replace(year=now.year + 1)).letters == 0
-    assert office.replay(any_price, reason="'X' is").replayed == 1
+    assert replays.replay(any_price, since=now.replace(year=now.year + 1)).letters == 0
+    assert replays.replay(any_price, reason="'X' is").replayed == 1
     assert positions(lake) == ["scripted[1]"]
-    assert office.replay(any_price, since=now.replace(year=now.year - 1)).replayed == 1
+    assert replays.replay(any_price, since=now.replace(year=now.year - 1)).replayed == 1
     assert sorted(row["price"] for row in lake.rows("others")) == ["x", "y"]
 
 
 @pytest.mark.parametrize("point", ["save_replay", "remove", "forget_replay"])
 def test_crash_in_a_replay_neither_loses_nor_duplicates(
-    lake: Lake, office: Office, point: str
+    lake: Lake, replays: ReplayHarness, point: str
 ) -> None:
     class Crashing(PipelineDeadLetters):
         pass
@@ -252,12 +254,12 @@ def test_crash_in_a_replay_neither_loses_nor_duplicates(
     lake.run(plan)
     mended = replace(plan, transforms=steps(("select", ["id", "int(1) AS price"])))
     setattr(Crashing, point, crash)
-    broken = Crashing(office.find, "events", lake.spark)
-    first = office.begin(mended, broken)
+    broken = Crashing(replays.find, "events", lake.spark)
+    first = replays.begin(mended, broken)
     with pytest.raises(PowerCutError):
         first.run(broken.read())
     assert len(ids(lake)) == (1 if point == "save_replay" else 3)
-    outcome = office.replay(mended)
+    outcome = replays.replay(mended)
 
     assert ids(lake) == [0, 1, 2]
     assert lake.rows("dead") == []
@@ -265,30 +267,30 @@ def test_crash_in_a_replay_neither_loses_nor_duplicates(
     assert list(lake.folder.rglob("replays/*.arrow")) == []
 
 
-def test_concurrent_replay_is_refused(lake: Lake, office: Office) -> None:
+def test_concurrent_replay_is_refused(lake: Lake, replays: ReplayHarness) -> None:
     source = prices(b'"x"')
     plan = cast(lake.plan(source, on_error="dead_letter"))
     source.append_values([b'{"id":5,"price":"5"}'])
     lake.run(plan)
     mended = replace(plan, transforms=steps(("select", ["id", "int(1) AS price"])))
-    slow = office.begin(replace(mended, sink=lake.sink("events")))
-    letters = list(office.box().read())
-    office.replay(mended)
+    slow = replays.begin(replace(mended, sink=lake.sink("events")))
+    letters = list(replays.box().read())
+    replays.replay(mended)
     with pytest.raises(SupersededError):
         slow.run(letters)
 
     assert ids(lake) == [0, 5]
 
 
-def test_pipeline_may_run_during_a_replay(lake: Lake, office: Office) -> None:
+def test_pipeline_may_run_during_a_replay(lake: Lake, replays: ReplayHarness) -> None:
     source = prices(b'"1"', b'"x"')
     plan = cast(lake.plan(source, on_error="dead_letter"))
     lake.run(plan)
     mended = replace(
         plan, transforms=steps(("select", ["id", "int(1) AS price"])), sink=lake.sink("events")
     )
-    replaying = office.begin(mended)
-    letters = list(office.box().read())
+    replaying = replays.begin(mended)
+    letters = list(replays.box().read())
     source.append_values([b'{"id":7,"price":"7"}', b'{"id":8,"price":"y"}'])
     lake.run(plan)
     replaying.run(letters)
@@ -299,7 +301,7 @@ def test_pipeline_may_run_during_a_replay(lake: Lake, office: Office) -> None:
     assert positions(lake) == ["scripted[3]"]
 
 
-def test_dead_letters_without_a_record_are_left_alone(lake: Lake, office: Office) -> None:
+def test_dead_letters_without_a_record_are_left_alone(lake: Lake, replays: ReplayHarness) -> None:
     source = prices(b"1", b"2")
     plan = replace(
         lake.plan(
@@ -308,7 +310,7 @@ def test_dead_letters_without_a_record_are_left_alone(lake: Lake, office: Office
         transforms=steps(("select", ["count(*) AS n"])),
     )
     lake.run(plan)
-    outcome = office.replay(plan)
+    outcome = replays.replay(plan)
 
     assert (outcome.letters, outcome.untraced, outcome.replayed) == (1, 1, 0)
     assert len(lake.rows("dead")) == 1

@@ -38,9 +38,9 @@ def expectation(name: str, expr: str, on_fail: str) -> dict[str, str]:
 
 
 def amounts(*given: int | None) -> ScriptedSource:
-    made = ScriptedSource(schema=SCHEMA)
-    made.append_rows({"id": number, "amount": amount} for number, amount in enumerate(given))
-    return made
+    source = ScriptedSource(schema=SCHEMA)
+    source.append_rows({"id": number, "amount": amount} for number, amount in enumerate(given))
+    return source
 
 
 def with_dead_letters(lake: Lake, plan: PipelinePlan) -> PipelinePlan:

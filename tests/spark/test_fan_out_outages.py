@@ -79,8 +79,8 @@ def test_unresponsive_catalog_is_explained(lake: Lake, monkeypatch: pytest.Monke
     source = scripted(row(1, "b"))
     broken = failing(JavaCatalog.create_table, "b", java_fault(lake, TOO_LONG))
     monkeypatch.setattr(JavaCatalog, "create_table", broken)
-    asked = failing(JavaCatalog.exists, "icestream", java_fault(lake, DENIED))
-    monkeypatch.setattr(JavaCatalog, "exists", asked)
+    failing_lookup = failing(JavaCatalog.exists, "icestream", java_fault(lake, DENIED))
+    monkeypatch.setattr(JavaCatalog, "exists", failing_lookup)
     with pytest.raises(RefusedError) as caught:
         lake.run(planned(lake, source, on_error="dead_letter"))
 

@@ -10,7 +10,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.spark.test_dlq_replay import Office
+from tests.spark.test_dlq_replay import ReplayHarness
 
 from icestream.errors import CheckpointLostError, SchemaMismatchError, SourceChangedError
 from icestream.plan.plan import Batching
@@ -100,12 +100,12 @@ def test_replayed_csv_line_has_the_header_of_its_own_file(lake: Lake, inbox: Pat
     (inbox / "a.csv").unlink()
     (inbox / "b.csv").write_text("qty,price\n9,8\n")
 
-    anew = FilesSource(FilesOptions(path=str(inbox), format="csv"))
-    outcome = Office(lake).replay(lake.plan(anew, on_error="dead_letter"))
+    fixed = FilesSource(FilesOptions(path=str(inbox), format="csv"))
+    outcome = ReplayHarness(lake).replay(lake.plan(fixed, on_error="dead_letter"))
 
     assert (outcome.replayed, dict(outcome.still_bad)) == (1, {})
     assert {"price": "7", "qty": 500} in lake.rows()
-    lake.run(lake.plan(anew, on_error="dead_letter"))
+    lake.run(lake.plan(fixed, on_error="dead_letter"))
     assert {"price": "8", "qty": 9} in lake.rows()
 
 

@@ -217,7 +217,7 @@ def test_changed_table_in_the_file_is_reported(lake: Lake, kind: str) -> None:
     assert sorted(found) == {"append": [0, 1, 2], "fan-out": [2], "mirror": [0, 1]}[kind]
 
 
-class Meddler:
+class ConcurrentWriter:
     """Does something to the table between the files of a batch and its commit."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, meddle: Callable[[], object]) -> None:
@@ -246,7 +246,7 @@ def test_table_that_loses_rows_during_a_run_accepts_no_more(
     stream = Stream(lake, kind)
     stream.write(0, 1)
     stream.write(2)
-    Meddler(monkeypatch, lambda: break_table(lake, how))
+    ConcurrentWriter(monkeypatch, lambda: break_table(lake, how))
     with pytest.raises(IcestreamError):
         stream.write(3)
     assert how == "drop" or 3 not in stream.ids()
@@ -264,7 +264,7 @@ def test_branch_dropped_during_a_run_is_reported(
     stream.source.append_rows([row(0, "events")])
     lake.run(stream.plan(branch="dev"))
     stream.source.append_rows([row(1, "events")])
-    Meddler(monkeypatch, lambda: lake.sql("ALTER TABLE lake.db.events DROP BRANCH dev"))
+    ConcurrentWriter(monkeypatch, lambda: lake.sql("ALTER TABLE lake.db.events DROP BRANCH dev"))
     with pytest.raises(CheckpointLostError) as caught:
         lake.run(stream.plan(branch="dev"))
 

@@ -237,8 +237,8 @@ def test_partition_of_any_transform_is_replaced_by_its_name(
     lake: Lake, term: str, name: str
 ) -> None:
     when = pa.timestamp("us", tz="UTC")
-    moments = pa.array(["2024-10-31T05:30:00Z", "2025-11-01T06:30:00Z"]).cast(when)
-    both = pa.table({"id": pa.array([1, 20], pa.int64()), "ts": moments})
+    timestamps = pa.array(["2024-10-31T05:30:00Z", "2025-11-01T06:30:00Z"]).cast(when)
+    both = pa.table({"id": pa.array([1, 20], pa.int64()), "ts": timestamps})
     batch(opened(lake, partitioning=(term,)), 0, both)
     sink = opened(
         lake,

@@ -25,7 +25,7 @@ SCHEMA = pa.schema(
 
 
 def rows() -> pa.Table:
-    moments = [
+    timestamps = [
         datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=timezone.utc),
         datetime(2024, 2, 29, 23, 0, tzinfo=timezone.utc),
         datetime(2024, 3, 1, 0, 30, tzinfo=timezone.utc),
@@ -35,7 +35,7 @@ def rows() -> pa.Table:
         [
             {
                 "id": n,
-                "ts": moments[n % 4],
+                "ts": timestamps[n % 4],
                 "day": None if n % 4 == 3 else date(1969 + n % 4, 12, 31),
                 "country": [None, "NO", "a/b c=d%&ü", ""][n % 4],
                 "price": None if n % 4 == 0 else -n,

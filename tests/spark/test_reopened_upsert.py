@@ -64,13 +64,13 @@ def test_reopened_sink_reads_tombstones_with_a_new_client(
 ) -> None:
     sink = upserting(lake)
     change(sink, 0, {"id": 1, "op": "d", "no": 5}, {"id": 2, "name": "b", "no": 1})
-    newest, asked = loaded(monkeypatch), listed(monkeypatch)
+    newest, listings = loaded(monkeypatch), listed(monkeypatch)
     sink.disconnect(lake.spark)
     sink.open(lake.spark, PIPELINE)
     change(sink, 1, {"id": 1, "name": "late", "no": 4}, {"id": 2, "op": "d", "no": 6})
 
     assert set(newest) == set(TABLES)
-    assert {id(handle) for handle in asked} == {id(newest[name]) for name in TABLES}
+    assert {id(handle) for handle in listings} == {id(newest[name]) for name in TABLES}
     assert lake.rows() == []
 
 
@@ -79,12 +79,12 @@ def test_tombstones_are_read_with_the_renewed_handle(
 ) -> None:
     sink = upserting(lake)
     change(sink, 0, {"id": 1, "op": "d", "no": 5}, {"id": 2, "name": "b", "no": 1})
-    newest, asked = loaded(monkeypatch), listed(monkeypatch)
+    newest, listings = loaded(monkeypatch), listed(monkeypatch)
     # As if the credentials of both tables ran out at once.
     run_out = {"s3.session-token-expires-at-ms": "0"}
     monkeypatch.setattr(TargetTable, "_vended_credentials", lambda _: run_out)
     change(sink, 1, {"id": 1, "name": "late", "no": 4}, {"id": 3, "name": "c", "no": 1})
 
     assert set(newest) == set(TABLES)
-    assert {id(handle) for handle in asked} == {id(newest[name]) for name in TABLES}
+    assert {id(handle) for handle in listings} == {id(newest[name]) for name in TABLES}
     assert sorted(row["id"] for row in lake.rows()) == [2, 3]

@@ -30,11 +30,11 @@ def entries(lake: Lake) -> set[str]:
 
 
 def block(*table: str, **shape_options: Any) -> Any:
-    made = change_block(
+    block = change_block(
         "shop.orders", {"id": pa.int64()}, [{"id": 1}], key=("id",), **shape_options
     )
-    shape = replace(change_schema_of(made.schema), table=table)
-    return made.replace_schema_metadata(shape.on(pa.schema(list(made.schema))).metadata)
+    shape = replace(change_schema_of(block.schema), table=table)
+    return block.replace_schema_metadata(shape.on(pa.schema(list(block.schema))).metadata)
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ def steps(*given: tuple[str, Any]) -> tuple[Transform[Any], ...]:
 
 @pytest.fixture
 def source() -> ScriptedSource:
-    made = ScriptedSource(schema=SCHEMA)
-    made.append_rows({"id": n, "price": f"{n}.25", "note": None} for n in range(10))
-    return made
+    source = ScriptedSource(schema=SCHEMA)
+    source.append_rows({"id": n, "price": f"{n}.25", "note": None} for n in range(10))
+    return source
 
 
 def test_steps_apply_in_order_and_shape_the_table(lake: Lake, source: ScriptedSource) -> None:

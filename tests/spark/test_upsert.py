@@ -67,8 +67,8 @@ def test_row_of_a_key_is_replaced_and_others_stay(lake: Lake, version: int) -> N
         (3, "c"),
         (4, "d"),
     ]
-    said = summary(lake)
-    assert (said["icestream.rows-inserted"], said["icestream.rows-updated"]) == ("1", "1")
+    totals = summary(lake)
+    assert (totals["icestream.rows-inserted"], totals["icestream.rows-updated"]) == ("1", "1")
 
 
 def test_delete_removes_the_row(lake: Lake, version: int) -> None:

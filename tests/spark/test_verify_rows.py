@@ -107,8 +107,8 @@ def test_all_differences_are_counted_and_some_are_listed(lake: Lake) -> None:
 
 def test_rows_that_changed_since_are_not_compared(lake: Lake) -> None:
     table = lake_table(lake, [row(3, name="old"), row(6_000), *ROWS[4:]])
-    gone = pa.table({"id": pa.array([0, 1, 2, 3, 6_000], pa.int32())})
-    found = compare(lake, ROWS, table, left_out=gone)
+    changed = pa.table({"id": pa.array([0, 1, 2, 3, 6_000], pa.int32())})
+    found = compare(lake, ROWS, table, left_out=changed)
     assert found.counts == {}
     assert (found.source.excluded_rows, found.lake.excluded_rows) == (4, 2)
 

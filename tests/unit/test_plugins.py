@@ -91,12 +91,12 @@ def test_without_the_plugins_each_of_their_names_is_refused(tmp_path: Path) -> N
     done = WithPlugins(tmp_path, tmp_path / "nothing").run("check", "--offline")
 
     assert done.code == 2
-    said = done.out + done.err
-    assert "sources.numbers.connector: no source is called 'count'" in said
-    assert "sources.notes.config.format: " in said
-    assert "sources.topic.config.format: " in said
-    assert "catalogs.shelf.type: no catalog is called 'shelf'" in said
-    assert "no transform is called 'shout'" in said
+    output = done.out + done.err
+    assert "sources.numbers.connector: no source is called 'count'" in output
+    assert "sources.notes.config.format: " in output
+    assert "sources.topic.config.format: " in output
+    assert "catalogs.shelf.type: no catalog is called 'shelf'" in output
+    assert "no transform is called 'shout'" in output
 
 
 def test_without_the_store_its_block_is_refused(plugged: WithPlugins) -> None:

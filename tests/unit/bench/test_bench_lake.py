@@ -28,9 +28,9 @@ def _rows(*ids: int, **changed: Any) -> pa.Table:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    made = Lake(tmp_path)
-    made.create_table()
-    return made
+    lake = Lake(tmp_path)
+    lake.create_table()
+    return lake
 
 
 def _append(lake: Lake, rows: pa.Table) -> None:
@@ -63,6 +63,6 @@ def test_completion_is_the_first_commit_with_every_row(lake: Lake) -> None:
     _append(lake, _rows(2))
     _append(lake, _rows(3))
 
-    moments = [moment for moment, _ in lake.commits()]
+    timestamps = [moment for moment, _ in lake.commits()]
     assert [total for _, total in lake.commits()] == [2, 3, 4]
-    assert lake.completed_at(3) == moments[1]
+    assert lake.completed_at(3) == timestamps[1]

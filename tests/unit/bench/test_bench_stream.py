@@ -13,11 +13,11 @@ def test_same_seed_gives_the_same_records() -> None:
 
 
 def test_record_has_six_fields_in_about_a_hundred_bytes() -> None:
-    made = [*records(1_000)]
+    values = [*records(1_000)]
 
-    rows = [json.loads(each) for each in made]
+    rows = [json.loads(each) for each in values]
     assert [row["id"] for row in rows] == [*range(1_000)]
-    assert 95 <= sum(map(len, made)) / len(made) <= 125
+    assert 95 <= sum(map(len, values)) / len(values) <= 125
     for row in rows:
         assert [*row] == [*TYPES]
         moment = datetime.fromisoformat(row["ts"].replace("Z", "+00:00"))

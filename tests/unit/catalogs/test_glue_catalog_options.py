@@ -147,7 +147,7 @@ JAVA = "software.amazon.awssdk.services.glue.model.{}: {} (Service: Glue, Status
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "what"),
+    ("message", "kind", "what"),
     [
         (
             BOTO.format("AccessDeniedException", "User: x is not authorized to perform"),
@@ -227,8 +227,8 @@ JAVA = "software.amazon.awssdk.services.glue.model.{}: {} (Service: Glue, Status
         ),
     ],
 )
-def test_fault_of_glue_is_explained(said: str, kind: type[IcestreamError], what: str) -> None:
-    error = build().explain(said, "catalog 'lake'")
+def test_fault_of_glue_is_explained(message: str, kind: type[IcestreamError], what: str) -> None:
+    error = build().explain(message, "catalog 'lake'")
 
     assert type(error) is kind
     assert error.what == what
@@ -237,9 +237,9 @@ def test_fault_of_glue_is_explained(said: str, kind: type[IcestreamError], what:
 
 
 def test_fault_of_the_store_is_left_to_the_store() -> None:
-    said = "OSError: AWS Error ACCESS_DENIED during PutObject operation"
+    message = "OSError: AWS Error ACCESS_DENIED during PutObject operation"
 
-    error = build().explain(said, "catalog 'lake'")
+    error = build().explain(message, "catalog 'lake'")
 
     assert error is not None
     assert error.what == "the store denies access"

@@ -27,8 +27,12 @@ def test_metastore_settings_for_spark_and_pyiceberg() -> None:
         "cache-enabled": "false",
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
     }
-    told = catalog.pyiceberg_properties()
-    assert (told["type"], told["uri"], told["warehouse"]) == ("hive", TWO, "s3://bucket/lake")
+    properties = catalog.pyiceberg_properties()
+    assert (properties["type"], properties["uri"], properties["warehouse"]) == (
+        "hive",
+        TWO,
+        "s3://bucket/lake",
+    )
     assert catalog.jars() == (AWS_BUNDLE,)
     assert catalog.identity() == f"hive {TWO}"
     assert catalog.addresses() == ["thrift://a.example:9083", "thrift://b.example:9083"]
@@ -89,7 +93,7 @@ CONNECT = (
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "what"),
+    ("message", "kind", "what"),
     [
         (
             f"{CONNECT}java.net.ConnectException: Connection refused",
@@ -141,8 +145,8 @@ CONNECT = (
         ),
     ],
 )
-def test_faults_are_explained(said: str, kind: str, what: str) -> None:
-    error = build(warehouse="/w").explain(said, "table t")
+def test_faults_are_explained(message: str, kind: str, what: str) -> None:
+    error = build(warehouse="/w").explain(message, "table t")
 
     assert error is not None
     assert type(error).__name__ == kind
@@ -150,7 +154,7 @@ def test_faults_are_explained(said: str, kind: str, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "what"),
+    ("message", "what"),
     [
         ("S3Exception: Access Denied (Status Code: 403) AccessDenied", "the store denies access"),
         ("SdkClientException: Connect to 127.0.0.1:9000 failed", "no answer from the store"),
@@ -166,8 +170,8 @@ def test_faults_are_explained(said: str, kind: str, what: str) -> None:
         ),
     ],
 )
-def test_faults_of_the_store_are_not_explained_by_the_catalog(said: str, what: str) -> None:
-    error = build(warehouse="s3://b/w").explain(said, "table t")
+def test_faults_of_the_store_are_not_explained_by_the_catalog(message: str, what: str) -> None:
+    error = build(warehouse="s3://b/w").explain(message, "table t")
 
     assert error is not None
     assert error.what == what

@@ -77,9 +77,9 @@ def test_port_of_postgresql_may_be_left_out() -> None:
 def test_password_is_never_shown() -> None:
     catalog = build("postgresql://db/meta", user="me", password=PASSWORD, warehouse="/w")
 
-    shown = f"{catalog.options!r} {catalog.options} {catalog.store!r} {catalog.identity()}"
+    text = f"{catalog.options!r} {catalog.options} {catalog.store!r} {catalog.identity()}"
 
-    assert PASSWORD not in shown
+    assert PASSWORD not in text
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_mysql_settings_for_spark_and_pyiceberg(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("option", "parameter"),
     [
         ("disable", ""),
         ("trust", "&ssl_check_hostname=false"),
@@ -220,13 +220,13 @@ def test_mysql_settings_for_spark_and_pyiceberg(kind: str) -> None:
         ("VERIFY_IDENTITY", "&ssl_check_hostname=true&ssl_ca=%2Fca.pem"),
     ],
 )
-def test_encryption_is_the_same_in_both_clients(asked: str, told: str) -> None:
-    uri = f"mysql://db/meta?sslMode={asked}&serverSslCert=/ca.pem"
+def test_encryption_is_the_same_in_both_clients(option: str, parameter: str) -> None:
+    uri = f"mysql://db/meta?sslMode={option}&serverSslCert=/ca.pem"
     catalog = build(uri, warehouse="/w")
 
-    assert f"sslMode={asked}&serverSslCert=%2Fca.pem" in catalog.spark_settings()["uri"]
+    assert f"sslMode={option}&serverSslCert=%2Fca.pem" in catalog.spark_settings()["uri"]
     assert catalog.pyiceberg_properties()["uri"] == (
-        f"mysql+pymysql://db:3306/meta?charset=utf8mb4&connect_timeout=10{told}"
+        f"mysql+pymysql://db:3306/meta?charset=utf8mb4&connect_timeout=10{parameter}"
     )
 
 

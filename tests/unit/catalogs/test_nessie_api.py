@@ -24,7 +24,7 @@ class Answers(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[tuple[int, Any] | None] = []
-        self.asked: list[tuple[str, str | None]] = []
+        self.requests: list[tuple[str, str | None]] = []
 
     @property
     def uri(self) -> str:
@@ -36,7 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.asked.append((self.path, self.headers.get("Authorization")))
+        self.server.requests.append((self.path, self.headers.get("Authorization")))
         answer = self.server.answers.pop(0)
         if answer is None:
             self.close_connection = True
@@ -74,7 +74,7 @@ def test_branch_and_token_reach_the_server(server: Answers, api: NessieApi) -> N
     server.answers = [(200, {"reference": {"hash": "h1"}})]
 
     assert api.head() == "h1"
-    assert server.asked == [("/api/v2/trees/team%2Fdev", "Bearer a-token")]
+    assert server.requests == [("/api/v2/trees/team%2Fdev", "Bearer a-token")]
 
 
 def test_read_is_retried_once_if_the_connection_breaks(server: Answers, api: NessieApi) -> None:
@@ -92,7 +92,7 @@ def test_commit_without_a_response_is_unknown_and_not_retried(
     with pytest.raises(CommitStateUnknownException):
         api.commit("m", [], "h1")
 
-    assert [path for path, _ in server.asked] == ["/api/v2/trees/team%2Fdev@h1/history/commit"]
+    assert [path for path, _ in server.requests] == ["/api/v2/trees/team%2Fdev@h1/history/commit"]
 
 
 ODD = [[], "text", 5, None, {}, {"reference": "main"}, {"message": "hello"}, {"contents": [{}]}]

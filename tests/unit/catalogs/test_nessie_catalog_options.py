@@ -33,10 +33,10 @@ def test_branch_settings_for_spark_and_pyiceberg() -> None:
         "authentication.type": "BEARER",
         "authentication.token": TOKEN,
     }
-    told = catalog.pyiceberg_properties()
-    assert told["py-catalog-impl"] == "icestream.catalogs.nessie_client.NessieClient"
-    assert (told["uri"], told["ref"]) == ("http://n:19120/api/v2", "team/dev")
-    assert (told["warehouse"], told["token"]) == ("s3://bucket/lake", TOKEN)
+    properties = catalog.pyiceberg_properties()
+    assert properties["py-catalog-impl"] == "icestream.catalogs.nessie_client.NessieClient"
+    assert (properties["uri"], properties["ref"]) == ("http://n:19120/api/v2", "team/dev")
+    assert (properties["warehouse"], properties["token"]) == ("s3://bucket/lake", TOKEN)
     assert catalog.jars() == (AWS_BUNDLE,)
     assert catalog.identity() == "nessie http://n:19120, branch team/dev"
     assert TOKEN not in f"{catalog.options!r} {catalog.identity()}"
@@ -110,7 +110,7 @@ ASKED = "with url: /api/v2/trees/main (Caused by "
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "what"),
+    ("message", "kind", "what"),
     [
         (
             f"ConnectionError: Max retries exceeded {ASKED}NewConnectionError('Failed to establish "
@@ -178,8 +178,8 @@ ASKED = "with url: /api/v2/trees/main (Caused by "
         ),
     ],
 )
-def test_faults_are_explained(said: str, kind: str, what: str) -> None:
-    error = build(warehouse="/w").explain(said, "table t")
+def test_faults_are_explained(message: str, kind: str, what: str) -> None:
+    error = build(warehouse="/w").explain(message, "table t")
 
     assert error is not None
     assert type(error).__name__ == kind
@@ -194,15 +194,15 @@ def test_faults_of_the_store_are_not_explained_by_the_catalog() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "OSError: When reading s3://nessie/api/v2/x: AWS Error ACCESS_DENIED: Forbidden",
         "CommitFailedException: Nessie: broken off\nsoftware.amazon.awssdk.services.s3.model."
         "S3Exception: AccessDenied",
     ],
 )
-def test_bucket_named_nessie_is_not_mistaken_for_the_server(said: str) -> None:
-    error = build(warehouse="s3://nessie/w").explain(said, "table t")
+def test_bucket_named_nessie_is_not_mistaken_for_the_server(message: str) -> None:
+    error = build(warehouse="s3://nessie/w").explain(message, "table t")
 
     assert error is not None
     assert error.what == "the store denies access"

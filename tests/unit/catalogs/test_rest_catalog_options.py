@@ -92,17 +92,17 @@ def test_client_credential_takes_precedence_over_a_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "url"),
     [
         ("https://auth.example/token", "https://auth.example/token"),
         ("v1/other/tokens", "https://catalog.example/api/catalog/v1/other/tokens"),
     ],
 )
-def test_configured_token_server_becomes_an_absolute_url(given: str, told: str) -> None:
+def test_configured_token_server_becomes_an_absolute_url(given: str, url: str) -> None:
     catalog = build(credential="me:secret", properties={"oauth2-server-uri": given})
 
-    assert catalog.spark_settings()["oauth2-server-uri"] == told
-    assert catalog.pyiceberg_properties()["oauth2-server-uri"] == told
+    assert catalog.spark_settings()["oauth2-server-uri"] == url
+    assert catalog.pyiceberg_properties()["oauth2-server-uri"] == url
 
 
 def test_configured_properties_override_ours_in_both_clients() -> None:
@@ -113,10 +113,10 @@ def test_configured_properties_override_ours_in_both_clients() -> None:
     }
     catalog = build(credential="me:secret", properties=properties)
 
-    for told in (catalog.spark_settings(), catalog.pyiceberg_properties()):
-        assert told["audience"] == "lake"
-        assert told["rest.client.socket-timeout-ms"] == "5000"
-        assert told["token-exchange-enabled"] == "true"
+    for settings in (catalog.spark_settings(), catalog.pyiceberg_properties()):
+        assert settings["audience"] == "lake"
+        assert settings["rest.client.socket-timeout-ms"] == "5000"
+        assert settings["token-exchange-enabled"] == "true"
 
 
 @pytest.mark.parametrize("key", ["rest.sigv4-enabled", "rest.auth.type"])
@@ -274,7 +274,7 @@ def test_table_with_a_usable_store_is_accepted(location: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "block"),
+    ("message", "block"),
     [
         (
             "org.apache.iceberg.exceptions.RuntimeIOException: Failed to get file system for path: "
@@ -290,18 +290,18 @@ def test_table_with_a_usable_store_is_accepted(location: str) -> None:
         ),
     ],
 )
-def test_missing_jar_is_explained_by_the_missing_block(said: str, block: str) -> None:
-    error = build().explain(said, "table lake.db.events")
+def test_missing_jar_is_explained_by_the_missing_block(message: str, block: str) -> None:
+    error = build().explain(message, "table lake.db.events")
 
     assert isinstance(error, PlanError)
     assert error.what.endswith(f"and the catalog's block has no `{block}` block")
 
 
 def test_fault_of_another_system_is_not_explained() -> None:
-    said = (
+    message = (
         "HTTPError: 403 Client Error: Forbidden for url: https://storage.example/lake\n"
         "ValueError: something else"
     )
 
-    assert build().explain(said, "here") is None
+    assert build().explain(message, "here") is None
     assert build().explain("ValueError: no idea", "here") is None

@@ -18,7 +18,7 @@ BEARER = RestEndpoints(URI, bearer_key="rest.credential", prefix="p")
 
 
 @pytest.mark.parametrize(
-    ("said", "parties", "kind", "what"),
+    ("message", "parties", "kind", "what"),
     [
         (
             f"NoSuchNamespaceError: NotFoundException: no such path\nHTTPError: 404 Client Error: "
@@ -97,16 +97,16 @@ BEARER = RestEndpoints(URI, bearer_key="rest.credential", prefix="p")
     ],
 )
 def test_fault_is_explained(
-    said: str, parties: RestEndpoints, kind: type[IcestreamError], what: str
+    message: str, parties: RestEndpoints, kind: type[IcestreamError], what: str
 ) -> None:
-    error = explain(said, "here", parties)
+    error = explain(message, "here", parties)
 
     assert error is not None
     assert (type(error), error.what) == (kind, what)
 
 
 @pytest.mark.parametrize(
-    ("said", "parties"),
+    ("message", "parties"),
     [
         (
             f"NoSuchTableError: NoSuchTableException: no table\nHTTPError: 404 Client Error: Not "
@@ -126,15 +126,15 @@ def test_fault_is_explained(
     ids=["dropped table", "warehouse in a path", "another status"],
 )
 def test_fault_of_another_system_is_not_blamed_on_the_address(
-    said: str, parties: RestEndpoints
+    message: str, parties: RestEndpoints
 ) -> None:
-    assert explain(said, "here", parties) is None
+    assert explain(message, "here", parties) is None
 
 
 def test_token_set_as_credential_is_reported_by_its_key() -> None:
-    said = "org.apache.iceberg.exceptions.NotAuthorizedException: Not authorized: expired"
+    message = "org.apache.iceberg.exceptions.NotAuthorizedException: Not authorized: expired"
 
-    assert str(explain(said, "here", BEARER)) == (
+    assert str(explain(message, "here", BEARER)) == (
         "here: the bearer token is refused: expired\n"
         "  Has it expired? Renew `rest.credential`, or use a client credential, which is renewed "
         "automatically: `rest.credential: CLIENT_ID:CLIENT_SECRET`."
@@ -142,20 +142,20 @@ def test_token_set_as_credential_is_reported_by_its_key() -> None:
 
 
 def test_timeout_of_the_token_server_is_blamed_on_its_key() -> None:
-    said = (
+    message = (
         "ConnectTimeout: HTTPSConnectionPool(host='auth.example', port=443): Max retries exceeded"
     )
 
-    error = explain(said, "here", SIGNED_IN)
+    error = explain(message, "here", SIGNED_IN)
 
     assert error is not None
     assert "`rest.properties.oauth2-server-uri`" in error.todo
 
 
 def test_fault_of_a_store_with_the_same_library_is_left_to_the_store() -> None:
-    said = "ConnectionError: HTTPSConnectionPool(host='store.example', port=443): refused"
+    message = "ConnectionError: HTTPSConnectionPool(host='store.example', port=443): refused"
 
-    assert explain(said, "here", SIGNED_IN) is None
+    assert explain(message, "here", SIGNED_IN) is None
 
 
 def test_long_response_is_truncated() -> None:
@@ -168,9 +168,9 @@ def test_long_response_is_truncated() -> None:
 def test_secret_that_the_server_repeats_is_not_shown() -> None:
     block = {"rest": {"uri": URI, "credential": "me:hunter2-secret"}}
     catalog = RestCatalog("lake", RestCatalogOptions.model_validate(block))
-    said = "OAuthError: invalid_client: no client me:hunter2-secret (secret hunter2-secret)"
+    message = "OAuthError: invalid_client: no client me:hunter2-secret (secret hunter2-secret)"
 
-    assert str(catalog.explain(said, "here")) == (
+    assert str(catalog.explain(message, "here")) == (
         "here: the client credential is refused: invalid_client: no client *** (secret ***)\n"
         "  Check `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and that `rest.uri` is "
         "the server that has this client."

@@ -35,7 +35,7 @@ def served(kind: str = "postgresql") -> JdbcCatalog:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "what"),
+    ("message", "kind", "what"),
     [
         (POSTGRESQL, UnreachableError, "connection to the catalog's database refused"),
         (MARIADB, UnreachableError, "no answer from the catalog's database"),
@@ -52,9 +52,9 @@ def served(kind: str = "postgresql") -> JdbcCatalog:
     ],
 )
 def test_fault_of_the_database_is_explained(
-    said: str, kind: type[IcestreamError], what: str
+    message: str, kind: type[IcestreamError], what: str
 ) -> None:
-    error = served().explain(said, "catalog 'lake'")
+    error = served().explain(message, "catalog 'lake'")
 
     assert type(error) is kind
     assert (error.what, error.where) == (what, "catalog 'lake'")
@@ -62,15 +62,15 @@ def test_fault_of_the_database_is_explained(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         f"org.apache.kafka.common.KafkaException: broken off\n{REFUSED}",
         f"software.amazon.awssdk.core.exception.SdkClientException: s3://mariadb/x\n{REFUSED}",
         "OSError: connection reset while /lake/sqlite/pymysql/x was read: Connection reset",
     ],
 )
-def test_fault_of_another_system_is_not_the_databases(said: str) -> None:
-    assert served().explain(said, "catalog 'lake'") is None
+def test_fault_of_another_system_is_not_the_databases(message: str) -> None:
+    assert served().explain(message, "catalog 'lake'") is None
 
 
 def test_sqlite_has_no_network_faults(tmp_path: Path) -> None:

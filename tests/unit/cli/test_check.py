@@ -115,9 +115,9 @@ def test_check_reports_whether_rows_fit_the_table(icestream: Icestream, tmp_path
 def test_check_reports_how_the_table_would_change(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     shape_table(tmp_path, pa.schema([("event_id", pa.int64())]))
-    told = details(icestream("check", "--output", "json"))
-    assert told["find namespace"] == "demo"
-    assert told["fit table"].startswith("would change: add 'event_time' timestamptz; ")
+    steps = details(icestream("check", "--output", "json"))
+    assert steps["find namespace"] == "demo"
+    assert steps["fit table"].startswith("would change: add 'event_time' timestamptz; ")
 
 
 def test_check_finds_rows_that_do_not_fit(icestream: Icestream, tmp_path: Path) -> None:

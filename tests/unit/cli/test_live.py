@@ -81,7 +81,7 @@ def test_each_of_many_tables_is_shown_if_requested(caplog: pytest.LogCaptureFixt
     ]
 
 
-def shown(progresses: list[Progress]) -> str:
+def rendered(progresses: list[Progress]) -> str:
     console = Console(file=io.StringIO(), width=120)
     with console.capture() as captured:
         console.print(_lines(progresses, "Ctrl-C stops."))
@@ -89,7 +89,7 @@ def shown(progresses: list[Progress]) -> str:
 
 
 def test_live_view_waits_for_spark() -> None:
-    assert shown([]) == "starting Spark ...\n"
+    assert rendered([]) == "starting Spark ...\n"
 
 
 def test_live_view_has_a_line_per_pipeline_and_its_error() -> None:
@@ -97,7 +97,7 @@ def test_live_view_has_a_line_per_pipeline_and_its_error() -> None:
     good.set_state("running")
     good.measure(42, 0.5)
     bad.fail(ValueError("the broker is gone\nand more"))
-    lines = shown([good, bad]).splitlines()
+    lines = rendered([good, bad]).splitlines()
     assert lines[1].split() == ["orders", "running", "0", "0", "42", "-", "-"]
     assert lines[2].split() == ["clicks", "failed", "0", "0", "0", "-", "-"]
     assert "the broker is gone" in lines[3]

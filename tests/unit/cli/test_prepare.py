@@ -21,10 +21,10 @@ WITHOUT = "Pipelines run without the archive, but start some seconds slower."
 @pytest.fixture(autouse=True)
 def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A cache of its own, with nothing in it; the jars that would be fetched."""
-    asked: list[str] = []
+    downloads: list[str] = []
 
     def resolve(coordinates: tuple[str, ...]) -> list[Path]:
-        asked.extend(coordinates)
+        downloads.extend(coordinates)
         return [tmp_path / "a.jar"]
 
     def resolve_packages(packages: list[str], _state: Path) -> list[Path]:
@@ -37,7 +37,7 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(class_archive, "require_java", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    return asked
+    return downloads
 
 
 def trial(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -127,5 +127,5 @@ def test_jars_of_the_given_file_are_downloaded(
     fetched = [each.split(":")[1] for each in wanted]
     assert fetched[:2] == ["iceberg-spark-runtime-4.0_2.13", "sqlite-jdbc"]
     assert ("postgresql" in fetched) is named
-    told = f"1 package jar in {tmp_path / 'packages'}"
-    assert (told in capsys.readouterr().out) is named
+    line = f"1 package jar in {tmp_path / 'packages'}"
+    assert (line in capsys.readouterr().out) is named

@@ -190,7 +190,7 @@ def test_matching_columns_are_reported(icestream: Icestream, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (file(), "the stream's columns are not known before the first run"),
         (
@@ -205,13 +205,13 @@ def test_matching_columns_are_reported(icestream: Icestream, tmp_path: Path) -> 
     ],
 )
 def test_unknown_schemas_are_reported(
-    icestream: Icestream, tmp_path: Path, text: str, told: str
+    icestream: Icestream, tmp_path: Path, text: str, message: str
 ) -> None:
     write_file(tmp_path, text)
-    if "not exist" not in told:
+    if "not exist" not in message:
         make_table(tmp_path)
 
-    assert icestream("schema", "diff").out.splitlines()[1:] == [f"  {told}"]
+    assert icestream("schema", "diff").out.splitlines()[1:] == [f"  {message}"]
     assert diff(icestream)["changes"] == []
 
 

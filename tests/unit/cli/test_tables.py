@@ -118,8 +118,8 @@ def test_status_of_a_pipeline_that_never_ran(icestream: Icestream, tmp_path: Pat
 def test_status_joins_state_lock_and_table(icestream: Icestream, tmp_path: Path) -> None:
     state = PipelineState(plan_of(make_shop(tmp_path)).state, "shop")
     state.make()
-    said = {"state": "running", "rows": 6, "batches": 2, "lag_rows": 7, "error": None}
-    state.write_status(said)
+    status = {"state": "running", "rows": 6, "batches": 2, "lag_rows": 7, "error": None}
+    state.write_status(status)
     with state.locked():
         (running,) = icestream("status", "--output", "json").document["pipelines"]
     assert (running["state"], running["is_running"]) == ("running", True)

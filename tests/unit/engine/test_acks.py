@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import Offset
 
 
-class Told:
+class RecordingSource:
     def __init__(self) -> None:
-        self.told: list[tuple[Offset, int]] = []
+        self.commits: list[tuple[Offset, int]] = []
 
     def committed(self, position: Offset, rows: int) -> None:
-        self.told.append((position, rows))
+        self.commits.append((position, rows))
 
 
 def confirmation(checkpoint: Path) -> tuple[Any, Acknowledgements]:
-    source: Any = Told()
+    source: Any = RecordingSource()
     return source, Acknowledgements(source, checkpoint)
 
 
@@ -36,11 +36,11 @@ def test_batch_is_acknowledged_after_spark_logged_it(tmp_path: Path) -> None:
     written.record(0, {"at": 1}, 5)
 
     written.send()
-    assert source.told == []
+    assert source.commits == []
 
     done(tmp_path, 0)
     written.send()
-    assert source.told == [({"at": 1}, 5)]
+    assert source.commits == [({"at": 1}, 5)]
 
 
 def test_batch_is_acknowledged_once(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_batch_is_acknowledged_once(tmp_path: Path) -> None:
     written.send()
     written.send()
 
-    assert source.told == [({"at": 1}, 5)]
+    assert source.commits == [({"at": 1}, 5)]
 
 
 def test_rows_of_unacknowledged_batches_add_up(tmp_path: Path) -> None:
@@ -62,4 +62,4 @@ def test_rows_of_unacknowledged_batches_add_up(tmp_path: Path) -> None:
 
     written.send()
 
-    assert source.told == [({"at": 2}, 12)]
+    assert source.commits == [({"at": 2}, 12)]

@@ -41,9 +41,9 @@ class LoadedTable:
 
 @pytest.fixture
 def state(tmp_path: Path) -> PipelineState:
-    made = PipelineState(tmp_path, "p")
-    made.make()
-    return made
+    state = PipelineState(tmp_path, "p")
+    state.make()
+    return state
 
 
 def begun(

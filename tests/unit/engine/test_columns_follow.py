@@ -33,9 +33,9 @@ class Altered(TableOf):
 
 @pytest.fixture
 def state(tmp_path: Path) -> PipelineState:
-    made = PipelineState(tmp_path, "events")
-    made.make()
-    return made
+    state = PipelineState(tmp_path, "events")
+    state.make()
+    return state
 
 
 def opened(

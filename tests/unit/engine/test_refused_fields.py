@@ -7,30 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.fixtures.recording_writer import RecordingWriter
 from tests.unit.engine.test_columns import json_source, plan, splits
 
 from icestream.contracts.decoder import Decoded
 from icestream.contracts.reports import unpack_report
-from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.engine.batch.columns import RefusedField, StreamColumns
 from icestream.engine.batch.tasks import ReadAndWrite, Reading, with_refused, without_refused
 from icestream.engine.state import PipelineState
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 USE = "; use a `rename` or `drop` transform"
-
-
-class Notebook(TaskWriter):
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-        self.rows += [row for batch in batches for row in batch.to_pylist()]
-        return []
 
 
 def run(
@@ -56,7 +46,7 @@ def run(
             refused=columns.refused,
             reports_bad_rows=True,
         )
-        writer = Notebook()
+        writer = RecordingWriter()
         numbers = pa.RecordBatch.from_pydict({"split": [0]})
         [batch] = ReadAndWrite(reading, writer)([numbers])
         report = unpack_report(batch.column(0)[0].as_py())[1]
@@ -217,7 +207,7 @@ def test_rows_with_a_refused_member_stop_the_pipeline_by_name(name: str) -> None
         refused=(refused,),
     )
     numbers = pa.RecordBatch.from_pydict({"split": [0]})
-    [batch] = ReadAndWrite(reading, Notebook())([numbers])
+    [batch] = ReadAndWrite(reading, RecordingWriter())([numbers])
     error = unpack_report(batch.column(0)[0].as_py())[1].error
 
     expected = None if name == "a" else "the source: a reason"

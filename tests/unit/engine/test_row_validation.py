@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.fixtures.recording_writer import RecordingWriter
 
 from icestream.contracts.decoder import Records
-from icestream.contracts.sink import RowExpectation, TaskWriter, WrittenFile
+from icestream.contracts.sink import RowExpectation
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.batch.tasks import Reading, Report, row_number
 from icestream.engine.dead_letters import buffer
@@ -22,7 +23,7 @@ from icestream.formats.json import JsonDecoder
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from icestream.contracts.source import Split
 
@@ -30,16 +31,6 @@ COLUMNS = pa.schema([("id", pa.int64())])
 DROP = RowExpectation("small", "id < 10", "drop")
 KEEP = RowExpectation("even", "id % 2 = 0", "dead_letter")
 FAIL = RowExpectation("positive", "id > 0", "fail")
-
-
-class Notebook(TaskWriter):
-    def __init__(self) -> None:
-        self.kept: list[dict[str, Any]] = []
-
-    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-        rows = [row for batch in batches for row in batch.to_pylist()]
-        self.kept += rows
-        return [WrittenFile(len(rows), 1, {})] if rows else []
 
 
 class InBlocksOfThree(ScriptedSource):
@@ -64,9 +55,9 @@ def reading(source: ScriptedSource, slots: int = 1) -> Reading:
 
 
 def records(*values: bytes) -> InBlocksOfThree:
-    made = InBlocksOfThree(decoder=JsonDecoder())
-    made.append_values(values)
-    return made
+    source = InBlocksOfThree(decoder=JsonDecoder())
+    source.append_values(values)
+    return source
 
 
 def batch(ids: list[int], **hidden: Any) -> pa.RecordBatch:
@@ -94,7 +85,7 @@ def test_rows_with_a_fault_are_counted_and_dropped() -> None:
 
 
 def test_records_of_bad_rows_are_read_again_from_any_block_and_split() -> None:
-    letters = Notebook()
+    letters = RecordingWriter()
     source = records(*(b'{"id": %d}' % n for n in range(14)))
     faults = RowValidation(
         reading(source, slots=2), keeps_faults=True, letters=DeadLetterWriter(letters, "events", 7)
@@ -105,57 +96,57 @@ def test_records_of_bad_rows_are_read_again_from_any_block_and_split() -> None:
     )
     assert good == [11]
     assert [file.rows for file in report.dead_files] == [3]
-    assert [(row["raw"], row["reason"], row["position"]) for row in letters.kept] == [
+    assert [(row["raw"], row["reason"], row["position"]) for row in letters.rows] == [
         (b'{"id": 1}', "a", "s[0]+1"),
         (b'{"id": 6}', "b", "s[6]+0"),
         (b'{"id": 10}', "c", "s[3]+0"),
     ]
-    assert [row["extra"] for row in letters.kept] == [
+    assert [row["extra"] for row in letters.rows] == [
         '{"offset": 1}',
         '{"offset": 6}',
         '{"offset": 3}',
     ]
-    assert {(row["pipeline"], row["epoch"]) for row in letters.kept} == {("events", 7)}
+    assert {(row["pipeline"], row["epoch"]) for row in letters.rows} == {("events", 7)}
 
 
 def test_row_of_a_row_source_is_kept_as_json() -> None:
-    letters = Notebook()
+    letters = RecordingWriter()
     source = InBlocksOfThree(schema=COLUMNS)
     source.append_rows({"id": n} for n in range(5))
     faults = RowValidation(
         reading(source), keeps_faults=True, letters=DeadLetterWriter(letters, "events", 0)
     )
     taken(faults, batch([4], **{ROW: [row_number(0, 4)], FAULT: ["no"]}))
-    assert [(row["raw"], row["position"]) for row in letters.kept] == [
+    assert [(row["raw"], row["position"]) for row in letters.rows] == [
         (b'{"id": 4}', "scripted scripted, part 0, row 4")
     ]
 
 
 def test_row_without_a_record_is_kept_as_it_would_be_written() -> None:
-    letters = Notebook()
+    letters = RecordingWriter()
     faults = RowValidation(
         reading(records()), keeps_faults=True, letters=DeadLetterWriter(letters, "events", 0)
     )
     taken(faults, batch([4], **{FAULT: ["no"]}))
-    assert [(row["raw"], row["position"]) for row in letters.kept] == [(b'{"id": 4}', None)]
+    assert [(row["raw"], row["position"]) for row in letters.rows] == [(b'{"id": 4}', None)]
 
 
 def test_rows_without_a_record_are_written_a_buffer_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(buffer, "BUFFER_BYTES", 2 * buffer.RECORD_BYTES)
-    letters = Notebook()
+    letters = RecordingWriter()
     faults = RowValidation(
         reading(records()), keeps_faults=True, letters=DeadLetterWriter(letters, "events", 0)
     )
     _, report = taken(faults, batch([1, 2, 3, 4, 5], **{FAULT: ["bad"] * 5}))
 
     assert [file.rows for file in report.dead_files] == [2, 2, 1]
-    assert len(letters.kept) == 5
+    assert len(letters.rows) == 5
 
 
 def test_row_is_counted_for_each_expectation_and_the_most_severe_decides() -> None:
-    letters = Notebook()
+    letters = RecordingWriter()
     faults = RowValidation(
         reading(records(*(b'{"id": %d}' % n for n in range(13)))),
         expectations=(DROP, KEEP, FAIL),
@@ -164,7 +155,7 @@ def test_row_is_counted_for_each_expectation_and_the_most_severe_decides() -> No
     good, report = taken(faults, batch([2, 11, 12], **{ROW: [2, 11, 12], UNMET: [0, 0b011, 0b001]}))
     assert good == [2]
     assert (report.unmet, report.unmet_rows, report.bad) == ({"small": 2, "even": 1}, 2, 0)
-    assert [row["reason"] for row in letters.kept] == [
+    assert [row["reason"] for row in letters.rows] == [
         "expectation 'small' is not met: id < 10; expectation 'even' is not met: id % 2 = 0"
     ]
     assert report.unmet_examples == {}
@@ -218,12 +209,12 @@ def test_row_as_json_is_read_back_by_the_decoder() -> None:
         "who": {"name": "é", "key": b"\xfe"},
         "nothing": None,
     }
-    made = pa.RecordBatch.from_pylist([row], schema=columns)
-    text = row_as_json(made, 0)
+    batch = pa.RecordBatch.from_pylist([row], schema=columns)
+    text = row_as_json(batch, 0)
     assert json.loads(text)["who"] == {"name": "é", "key": "/g=="}
     back = JsonDecoder().decode(pa.array([text.encode()]), columns)
     assert back.bad == ()
-    assert back.rows.to_pylist() == made.to_pylist()
+    assert back.rows.to_pylist() == batch.to_pylist()
 
 
 def test_rows_carry_the_number_of_their_record_past_bad_ones() -> None:

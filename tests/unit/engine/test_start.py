@@ -71,9 +71,9 @@ def plan_over(mark: BatchMark | None) -> PipelinePlan:
 
 @pytest.fixture
 def state(tmp_path: Path) -> PipelineState:
-    made = PipelineState(tmp_path, "p")
-    made.make()
-    return made
+    state = PipelineState(tmp_path, "p")
+    state.make()
+    return state
 
 
 def checkpointed(state: PipelineState) -> None:

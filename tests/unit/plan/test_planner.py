@@ -249,14 +249,14 @@ spark:
     spark.mine: https://user:literal-pw@host
 """
     plan = plan_of(text, tmp_path, PW="from-env")
-    shown = plan.visible_conf()
-    assert "from-env" not in str(plan) + str(shown)
-    assert "literal" not in str(plan) + str(shown)
-    assert shown["spark.sql.catalog.a.jdbc.password"] == "${PW}"
-    assert shown["spark.sql.catalog.b.jdbc.password"] == "(hidden)"
-    assert shown["spark.hadoop.fs.s3a.secret.key"] == "${PW}"
-    assert shown["spark.hadoop.fs.s3a.access.key"] == "(hidden)"
-    assert shown["spark.mine"] == "(hidden)"
+    visible = plan.visible_conf()
+    assert "from-env" not in str(plan) + str(visible)
+    assert "literal" not in str(plan) + str(visible)
+    assert visible["spark.sql.catalog.a.jdbc.password"] == "${PW}"
+    assert visible["spark.sql.catalog.b.jdbc.password"] == "(hidden)"
+    assert visible["spark.hadoop.fs.s3a.secret.key"] == "${PW}"
+    assert visible["spark.hadoop.fs.s3a.access.key"] == "(hidden)"
+    assert visible["spark.mine"] == "(hidden)"
     assert plan.spark_conf["spark.sql.catalog.a.jdbc.password"] == "from-env"
 
 

@@ -61,9 +61,9 @@ def test_column_of_every_type_has_reproducible_values(kind: pa.DataType) -> None
 
 
 def test_columns_are_unrelated_to_each_other() -> None:
-    made = rows(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    table = rows(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
 
-    assert made.column("a").to_pylist() != made.column("b").to_pylist()
+    assert table.column("a").to_pylist() != table.column("b").to_pylist()
 
 
 def test_list_items_differ() -> None:

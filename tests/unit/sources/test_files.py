@@ -296,9 +296,9 @@ def test_rows_conform_to_the_declared_schema(tmp_path: Path, kind: str) -> None:
 
 def test_only_the_schema_option_declares_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
-    told = quick(tmp_path, format="parquet")
+    source = quick(tmp_path, format="parquet")
 
-    assert (told.schema(), told.declares()) == (pa.schema([("id", pa.int64())]), False)
+    assert (source.schema(), source.declares()) == (pa.schema([("id", pa.int64())]), False)
     assert quick(tmp_path, format="parquet", schema="id bigint").declares()
 
 

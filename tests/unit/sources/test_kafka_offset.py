@@ -28,14 +28,16 @@ def problem(**changes: Any) -> str:
 
 
 def at(*offsets: int | None, begins: dict[int, int] | None = None) -> dict[str, Any]:
-    told = {("orders", i): offset for i, offset in enumerate(offsets) if offset is not None}
+    by_partition = {("orders", i): offset for i, offset in enumerate(offsets) if offset is not None}
     new = {("orders", i): begin for i, begin in (begins or {}).items()}
-    return kafka_source.build_offset({"orders": "x1"}, told, new)
+    return kafka_source.build_offset({"orders": "x1"}, by_partition, new)
 
 
 def in_epoch(epoch: int, *offsets: int) -> dict[str, Any]:
-    told = {("orders", i): offset for i, offset in enumerate(offsets)}
-    return kafka_source.build_offset({"orders": "x1"}, told, epochs=dict.fromkeys(told, epoch))
+    by_partition = {("orders", i): offset for i, offset in enumerate(offsets)}
+    return kafka_source.build_offset(
+        {"orders": "x1"}, by_partition, epochs=dict.fromkeys(by_partition, epoch)
+    )
 
 
 def test_leader_epoch_of_the_start_is_compared_if_it_changed() -> None:
@@ -66,9 +68,11 @@ def test_brokers_are_a_list_or_comma_separated() -> None:
 
 
 def test_settings_are_passed_on_in_either_spelling() -> None:
-    told = options(options={"kafka.sasl.username": "me", "fetch.min.bytes": 5, "check.crcs": True})
+    configured = options(
+        options={"kafka.sasl.username": "me", "fetch.min.bytes": 5, "check.crcs": True}
+    )
 
-    settings = told.client_settings()
+    settings = configured.client_settings()
 
     assert settings["sasl.username"] == "me"
     assert settings["fetch.min.bytes"] == "5"
@@ -77,10 +81,10 @@ def test_settings_are_passed_on_in_either_spelling() -> None:
 
 
 def test_no_setting_is_shown() -> None:
-    told = options(options={"sasl.password": "hunter2"})
+    configured = options(options={"sasl.password": "hunter2"})
 
-    assert "hunter2" not in repr(told)
-    assert "hunter2" not in told.model_dump_json()
+    assert "hunter2" not in repr(configured)
+    assert "hunter2" not in configured.model_dump_json()
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ class Records:
 
     def __init__(self, size: Callable[[str, int, int], int | None]) -> None:
         self.size = size
-        self.asked: list[dict[Partition, int]] = []
+        self.samples: list[dict[Partition, int]] = []
 
     def sample(self, offsets: dict[Partition, int]) -> dict[Partition, list[int]]:
-        self.asked.append(offsets)
+        self.samples.append(offsets)
         sizes = {key: self.size(*key, offset) for key, offset in offsets.items()}
         return {key: [size] * 3 for key, size in sizes.items() if size is not None}
 
@@ -105,8 +105,8 @@ def test_large_records_in_few_partitions_are_counted(topics: int, partitions: in
     for _ in range(3):
         rows = estimator.rows_within(spans, GIB)
         assert whole * rows / total == pytest.approx(GIB, rel=0.01)
-    assert max(map(len, records.asked)) <= 50
-    assert len(records.asked) <= 3 * 5
+    assert max(map(len, records.samples)) <= 50
+    assert len(records.samples) <= 3 * 5
 
 
 def test_large_records_in_one_partition_of_many_are_found_and_remembered() -> None:
@@ -140,15 +140,15 @@ def test_small_batches_are_sampled_rarely(monkeypatch: pytest.MonkeyPatch) -> No
     estimator = SizeEstimator(records.sample)
     for _ in range(20):
         estimator.rows_within([span(5_000)], GIB)
-    assert len(records.asked) == 5
+    assert len(records.samples) == 5
 
     estimator.rows_within([span(1_000_000)], GIB)
-    assert len(records.asked) == 6, "of many rows, only the end is sampled"
-    assert records.asked[-1] == {("orders", 0): 500 + 1_000_000 - 1}
+    assert len(records.samples) == 6, "of many rows, only the end is sampled"
+    assert records.samples[-1] == {("orders", 0): 500 + 1_000_000 - 1}
 
     monkeypatch.setattr(sampling, "_RECENT_SECS", 0.0)
     estimator.rows_within([span(5_000)], GIB)
-    assert len(records.asked) == 11, "the last sample is old"
+    assert len(records.samples) == 11, "the last sample is old"
 
 
 def test_batch_is_sampled_whole_if_its_end_is_not_far_below_the_bound() -> None:
@@ -168,8 +168,8 @@ def test_partitions_take_turns_when_only_the_end_is_sampled() -> None:
     for _ in range(4):
         estimator.rows_within(spans, GIB)
 
-    assert len(records.asked) == 5 + 3
-    assert len({key for asked in records.asked for key in asked}) == 200
+    assert len(records.samples) == 5 + 3
+    assert len({key for sample in records.samples for key in sample}) == 200
 
 
 def test_batches_near_the_bound_are_sampled_each_time() -> None:
@@ -178,7 +178,7 @@ def test_batches_near_the_bound_are_sampled_each_time() -> None:
     for _ in range(20):
         estimator.rows_within([span(5_000)], GIB)
 
-    assert len(records.asked) == 100
+    assert len(records.samples) == 100
 
 
 def test_records_of_unknown_size_are_assumed_to_be_large() -> None:
@@ -191,4 +191,4 @@ def test_unresponsive_partition_is_waited_for_once() -> None:
     spans = [span(1_000_000), span(1_000_000, 1)]
 
     assert SizeEstimator(records.sample).rows_within(spans, GIB) == 2_000_000
-    assert [len(each) for each in records.asked] == [2, 2, 1, 1, 1]
+    assert [len(each) for each in records.samples] == [2, 2, 1, 1, 1]

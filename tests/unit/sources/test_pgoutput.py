@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ORDERS = 16400
 COLUMNS = (PgColumn("id", BIGINT, is_key=True), PgColumn("note", TEXT), PgColumn("size", INTEGER))
-TOLD = relation(ORDERS, "orders", COLUMNS)
+ORDERS_RELATION = relation(ORDERS, "orders", COLUMNS)
 
 
 def parser(
@@ -49,12 +49,12 @@ def parser(
     return ChangeParser(wanted or ChangeFilter(0, 1000), TypeCatalog(), database or TableNumbers())
 
 
-def blocks_of(*messages: bytes, **told: Any) -> list[pa.RecordBatch]:
-    return parser(**told).parse(Messages.from_list([begin(100), *messages, commit()]))
+def blocks_of(*messages: bytes, **settings: Any) -> list[pa.RecordBatch]:
+    return parser(**settings).parse(Messages.from_list([begin(100), *messages, commit()]))
 
 
-def rows_of(*messages: bytes, **told: Any) -> list[dict[str, Any]]:
-    return [row for block in blocks_of(*messages, **told) for row in block.to_pylist()]
+def rows_of(*messages: bytes, **settings: Any) -> list[dict[str, Any]]:
+    return [row for block in blocks_of(*messages, **settings) for row in block.to_pylist()]
 
 
 def changed(op: str, *values: Any, unsent: Sequence[str] = ()) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def changed(op: str, *values: Any, unsent: Sequence[str] = ()) -> dict[str, Any]
 
 
 def test_block_has_typed_columns_with_stable_ids() -> None:
-    (block,) = blocks_of(TOLD, insert(ORDERS, ["1", "a", None]))
+    (block,) = blocks_of(ORDERS_RELATION, insert(ORDERS, ["1", "a", None]))
 
     assert change_schema_of(block.schema) == ChangeSchema(
         ("public", "orders"), ("id",), version=100
@@ -79,7 +79,7 @@ def test_block_has_typed_columns_with_stable_ids() -> None:
 
 def test_changes_of_a_row_keep_their_order() -> None:
     found = rows_of(
-        TOLD,
+        ORDERS_RELATION,
         insert(ORDERS, ["1", "a", "5"]),
         delete(ORDERS, key=["1", None, None]),
         insert(ORDERS, ["1", "b", None]),
@@ -96,7 +96,7 @@ def test_changes_of_a_row_keep_their_order() -> None:
 
 def test_changed_key_deletes_the_old_row_before_inserting_the_new_one() -> None:
     found = rows_of(
-        TOLD,
+        ORDERS_RELATION,
         update(ORDERS, ["2", "a", "5"], key=["1", None, None]),
         update(ORDERS, ["3", "b", "6"], key=["3", None, None]),
     )
@@ -110,7 +110,7 @@ def test_changed_key_deletes_the_old_row_before_inserting_the_new_one() -> None:
 
 def test_value_that_was_not_sent_is_marked_as_unchanged() -> None:
     found = rows_of(
-        TOLD,
+        ORDERS_RELATION,
         update(ORDERS, ["1", UNCHANGED, "5"]),
         delete(ORDERS, key=["2", None, None]),
         update(ORDERS, ["3", UNCHANGED, UNCHANGED]),
@@ -126,11 +126,11 @@ def test_value_that_was_not_sent_is_marked_as_unchanged() -> None:
 
 
 def test_value_that_was_not_sent_is_taken_from_the_old_row() -> None:
-    told = relation(ORDERS, "orders", COLUMNS, "f")
+    schema = relation(ORDERS, "orders", COLUMNS, "f")
     database = TableNumbers(primary_key=("id",))
     old = ["1", "large", "4"]
 
-    found = rows_of(told, update(ORDERS, ["1", UNCHANGED, "5"], old=old), database=database)
+    found = rows_of(schema, update(ORDERS, ["1", UNCHANGED, "5"], old=old), database=database)
 
     assert found == [changed("u", 1, "large", 5)]
 
@@ -140,14 +140,14 @@ def test_value_not_sent_with_a_changed_key_is_fetched() -> None:
     database.values = {("2",): ("large",)}
 
     found = rows_of(
-        TOLD,
+        ORDERS_RELATION,
         update(ORDERS, ["2", UNCHANGED, "5"], key=["1", None, None]),
         update(ORDERS, ["4", UNCHANGED, "6"], key=["3", None, None]),
         update(ORDERS, ["5", UNCHANGED, "7"]),
         database=database,
     )
 
-    assert database.asked == [(("note",), [("2",), ("4",)])]
+    assert database.fetches == [(("note",), [("2",), ("4",)])]
     assert found == [
         changed("d", 1, None, None),
         changed("u", 2, "large", 5),
@@ -159,10 +159,10 @@ def test_value_not_sent_with_a_changed_key_is_fetched() -> None:
 
 def test_full_identity_with_a_primary_key_deletes_by_that_key() -> None:
     full = tuple(PgColumn(column.name, column.type_oid, is_key=True) for column in COLUMNS)
-    told = relation(ORDERS, "orders", full, "f")
+    schema = relation(ORDERS, "orders", full, "f")
 
     (block,) = blocks_of(
-        told,
+        schema,
         delete(ORDERS, old=["1", "a", "5"]),
         update(ORDERS, ["2", "b", "6"], old=["2", "a", "6"]),
         database=TableNumbers(primary_key=("id",)),
@@ -173,10 +173,10 @@ def test_full_identity_with_a_primary_key_deletes_by_that_key() -> None:
 
 
 def test_rows_of_a_table_without_a_key_are_identified_by_all_values() -> None:
-    told = relation(ORDERS, "orders", COLUMNS, "f")
+    schema = relation(ORDERS, "orders", COLUMNS, "f")
 
     (block,) = blocks_of(
-        told,
+        schema,
         insert(ORDERS, ["1", None, "5"]),
         update(ORDERS, ["1", "", "5"], old=["1", None, "5"]),
         update(ORDERS, ["1", "", "5"], old=["1", "", "5"]),
@@ -209,7 +209,7 @@ def test_table_without_columns_has_rows() -> None:
 
 def test_truncate_empties_each_table_it_names_between_the_changes() -> None:
     blocks = blocks_of(
-        TOLD,
+        ORDERS_RELATION,
         relation(16401, "items", COLUMNS[:1]),
         insert(ORDERS, ["1", "a", "5"]),
         truncate(16401, ORDERS),
@@ -225,9 +225,9 @@ def test_truncate_empties_each_table_it_names_between_the_changes() -> None:
 
 def test_added_or_dropped_column_starts_a_new_block() -> None:
     blocks = blocks_of(
-        TOLD,
+        ORDERS_RELATION,
         insert(ORDERS, ["1", "a", "5"]),
-        TOLD,
+        ORDERS_RELATION,
         insert(ORDERS, ["2", "b", "6"]),
         relation(ORDERS, "orders", [*COLUMNS[:2], PgColumn("at", TEXT)]),
         insert(ORDERS, ["3", "c", "now"]),
@@ -241,7 +241,7 @@ def test_added_or_dropped_column_starts_a_new_block() -> None:
 def test_tables_are_regrouped_and_rows_of_each_keep_their_order() -> None:
     items = 16401
     blocks = blocks_of(
-        TOLD,
+        ORDERS_RELATION,
         relation(items, "items", COLUMNS),
         insert(items, ["1", "a", "5"]),
         insert(ORDERS, ["2", "b", "6"]),
@@ -256,7 +256,7 @@ def test_tables_are_regrouped_and_rows_of_each_keep_their_order() -> None:
 
 def test_only_transactions_of_the_range_are_read() -> None:
     messages = [
-        *(begin(9), TOLD, insert(ORDERS, ["1", None, None]), truncate(ORDERS), commit()),
+        *(begin(9), ORDERS_RELATION, insert(ORDERS, ["1", None, None]), truncate(ORDERS), commit()),
         *(begin(10), insert(ORDERS, ["2", None, None]), commit()),
         *(begin(19), insert(ORDERS, ["3", None, None]), commit()),
         *(begin(20), insert(ORDERS, ["4", None, None]), commit()),
@@ -270,7 +270,7 @@ def test_only_transactions_of_the_range_are_read() -> None:
 def test_transaction_continues_in_the_next_messages() -> None:
     reading = parser(ChangeFilter(10, 20))
 
-    assert reading.parse(Messages.from_list([begin(10), TOLD])) == []
+    assert reading.parse(Messages.from_list([begin(10), ORDERS_RELATION])) == []
     (block,) = reading.parse(Messages.from_list([insert(ORDERS, ["1", None, None])]))
     assert reading.parse(Messages.from_list([commit(), begin(20)])) == []
     assert reading.parse(Messages.from_list([insert(ORDERS, ["2", None, None])])) == []
@@ -281,8 +281,8 @@ def test_transaction_continues_in_the_next_messages() -> None:
 
 def test_changes_visible_in_a_snapshot_are_skipped() -> None:
     seen = {("public", "orders"): Visibility.parse("5:9:7")}
-    told = relation(16401, "items", COLUMNS)
-    messages = [begin(1, 0), TOLD, told]
+    schema = relation(16401, "items", COLUMNS)
+    messages = [begin(1, 0), ORDERS_RELATION, schema]
     for xid in (5, 7, 8, 9):
         row = [str(xid), None, None]
         messages += [begin(1, xid), truncate(ORDERS), insert(ORDERS, row), insert(16401, row)]
@@ -301,36 +301,43 @@ def test_table_that_is_not_captured_is_not_looked_up() -> None:
     database = TableNumbers()
     wanted = ChangeFilter(0, 1000, has_table=lambda table: table == ("public", "items"))
 
-    assert blocks_of(TOLD, insert(ORDERS, ["1", "a", "5"]), wanted=wanted, database=database) == []
+    assert (
+        blocks_of(
+            ORDERS_RELATION, insert(ORDERS, ["1", "a", "5"]), wanted=wanted, database=database
+        )
+        == []
+    )
     assert database.described == []
 
 
 def test_unrepresentable_values_are_counted_by_column() -> None:
     reading = parser()
     columns = [PgColumn("id", BIGINT, is_key=True), PgColumn("day", 1082)]
-    told = relation(ORDERS, "days", columns)
+    schema = relation(ORDERS, "days", columns)
 
     rows = [insert(ORDERS, ["1", "infinity"]), insert(ORDERS, ["2", "2024-02-29"])]
-    (block,) = reading.parse(Messages.from_list([begin(1), told, *rows, *rows]))
+    (block,) = reading.parse(Messages.from_list([begin(1), schema, *rows, *rows]))
 
     assert nulled_counts(block.schema) == {"day": 2}
 
 
 def test_invalid_utf8_is_marked() -> None:
-    assert rows_of(TOLD, insert(ORDERS, ["1", b"caf\xe9", "5"])) == [changed("i", 1, "caf�", 5)]
+    assert rows_of(ORDERS_RELATION, insert(ORDERS, ["1", b"caf\xe9", "5"])) == [
+        changed("i", 1, "caf�", 5)
+    ]
 
 
 def test_buffer_above_the_limit_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pgoutput, "MAX_BYTES", 200)
     inserts = [insert(ORDERS, [str(number), "some text", "5"]) for number in range(20)]
 
-    found = rows_of(TOLD, *inserts)
+    found = rows_of(ORDERS_RELATION, *inserts)
 
     assert found == [changed("i", number, "some text", 5) for number in range(20)]
 
 
 def test_rows_of_a_binary_copy_are_read_with_header_and_trailer() -> None:
-    messages = [begin(100), TOLD, insert(ORDERS, ["1", "a", "5"])]
+    messages = [begin(100), ORDERS_RELATION, insert(ORDERS, ["1", "a", "5"])]
     rows = [struct.pack(">hiqiIi", 3, 8, 99, 4, 7, len(each)) + each for each in messages]
     header = SIGNATURE + bytes(HEADER - len(SIGNATURE))
 
@@ -352,7 +359,7 @@ def test_rows_of_a_binary_copy_are_read_with_header_and_trailer() -> None:
         ),
         ([b"S"], "the log has a message of unknown kind 'S'"),
         (
-            [begin(1), TOLD, insert(ORDERS, ["1"])],
+            [begin(1), ORDERS_RELATION, insert(ORDERS, ["1"])],
             "a row in the log has 1 columns, and its table has 3",
         ),
     ],

@@ -143,9 +143,9 @@ def test_key_never_becomes_null() -> None:
 def test_columns_of_a_snapshot_are_those_of_its_blocks() -> None:
     for relation in (DAYS, KEYLESS):
         block, _ = snapshot_block(relation, TypeCatalog(), [strings("1"), strings(None)])
-        told = block_schema(relation, TypeCatalog(), snapshot=True)
+        schema = block_schema(relation, TypeCatalog(), snapshot=True)
 
-        assert block.schema.equals(told, check_metadata=True)
+        assert block.schema.equals(schema, check_metadata=True)
 
 
 def test_changes_have_the_snapshot_columns_and_two_more() -> None:

@@ -17,7 +17,7 @@ ID, NOW_ID = PgColumn("id", INTEGER), PgColumn("id", INTEGER, number=1)
 
 
 @pytest.mark.parametrize(
-    ("told", "known", "dropped", "numbers"),
+    ("logged", "known", "dropped", "numbers"),
     [
         pytest.param("a b", {2: "a", 3: "b"}, {}, [2, 3], id="nothing changed"),
         pytest.param("a b", {2: "b", 3: "a"}, {}, [2, 3], id="names changed with each other"),
@@ -32,9 +32,9 @@ ID, NOW_ID = PgColumn("id", INTEGER), PgColumn("id", INTEGER, number=1)
     ],
 )
 def test_columns_have_the_numbers_that_they_had_when_the_message_was_written(
-    told: str, known: Mapping[int, str], dropped: Mapping[int, bool], numbers: list[int | None]
+    logged: str, known: Mapping[int, str], dropped: Mapping[int, bool], numbers: list[int | None]
 ) -> None:
-    columns = [ID, *(PgColumn(name, TEXT) for name in told.split())]
+    columns = [ID, *(PgColumn(name, TEXT) for name in logged.split())]
     now = [NOW_ID, *(PgColumn(name, TEXT, number=number) for number, name in known.items())]
 
     found = assign_numbers(columns, now, dropped)

@@ -11,8 +11,10 @@ from icestream.sources.postgres_cdc import PostgresCdcOptions, PostgresCdcSource
 from icestream.sources.postgres_cdc.offset import parse_qualified_name
 
 
-def options(**told: Any) -> PostgresCdcOptions:
-    return PostgresCdcOptions.model_validate({"host": "h", "database": "d", "user": "u", **told})
+def options(**settings: Any) -> PostgresCdcOptions:
+    return PostgresCdcOptions.model_validate(
+        {"host": "h", "database": "d", "user": "u", **settings}
+    )
 
 
 def test_every_table_of_public_is_captured_by_default() -> None:
@@ -59,7 +61,7 @@ def test_configured_names_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "follows"),
+    ("settings", "follows"),
     [
         ({}, True),
         ({"snapshot": "never"}, True),
@@ -68,12 +70,12 @@ def test_configured_names_are_kept() -> None:
         ({"streams": [{"name": "a", "sync_mode": "full_refresh"}, {"name": "b"}]}, True),
     ],
 )
-def test_slot_is_needed_only_for_changes(told: dict[str, Any], *, follows: bool) -> None:
-    assert options(**told).follows is follows
+def test_slot_is_needed_only_for_changes(settings: dict[str, Any], *, follows: bool) -> None:
+    assert options(**settings).follows is follows
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("settings", "message"),
     [
         (
             {"tables": ["a"], "streams": [{"name": "a"}]},
@@ -95,9 +97,9 @@ def test_slot_is_needed_only_for_changes(told: dict[str, Any], *, follows: bool)
         ({"tables": [".a"]}, "'.a' is not a table name; write e.g. 'public.orders'"),
     ],
 )
-def test_invalid_tables_are_refused(told: dict[str, Any], message: str) -> None:
+def test_invalid_tables_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        options(**told)
+        options(**settings)
     assert message in str(caught.value)
 
 
@@ -136,7 +138,7 @@ def test_streams_beside_config_reach_the_source() -> None:
     assert given.mode_of("public", "rates") == "full_refresh"
 
 
-@pytest.mark.parametrize(("told", "meant"), [(None, "null"), ("null", "null"), ("text", "text")])
-def test_null_of_yaml_is_the_name_of_a_choice(told: str | None, meant: str) -> None:
-    assert options(unrepresentable=told).unrepresentable == meant
+@pytest.mark.parametrize(("value", "meant"), [(None, "null"), ("null", "null"), ("text", "text")])
+def test_null_of_yaml_is_the_name_of_a_choice(value: str | None, meant: str) -> None:
+    assert options(unrepresentable=value).unrepresentable == meant
     assert options().unrepresentable == "fail"

@@ -48,8 +48,8 @@ class Log:
 
     def lsn_after(self, start: int, end: int, rows: int) -> int | None:
         self.looks.append((start, end))
-        told = [place for place in self.places if start < place <= end]
-        return told[rows - 1] if len(told) > rows else None
+        changes = [place for place in self.places if start < place <= end]
+        return changes[rows - 1] if len(changes) > rows else None
 
 
 def ended(waiting: Backlog, log: Log, start: int) -> int:

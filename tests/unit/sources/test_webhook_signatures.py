@@ -94,8 +94,8 @@ def test_timestamp_within_300_seconds_is_accepted(away: int) -> None:
 
 def test_timestamps_beyond_300_seconds_are_refused() -> None:
     old = verifier("standard-webhooks", SECRET, now=NOW + 301)
-    told = "the timestamp of the signature is 301 s old, more than 300 s"
-    assert refusal(old, SIGNED) == told
+    message = "the timestamp of the signature is 301 s old, more than 300 s"
+    assert refusal(old, SIGNED) == message
     ahead = verifier("standard-webhooks", SECRET, now=NOW - 301)
     assert refusal(ahead, SIGNED) == (
         "the timestamp of the signature is 301 s ahead, more than 300 s"

@@ -18,12 +18,12 @@ LOOK = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['PYTHON
 
 
 def test_only_spark_archives_are_removed_from_the_path() -> None:
-    told = {
+    environment = {
         "SPARK_HOME": "/opt/spark",
         "PYTHONPATH": "/opt/spark/python/lib/pyspark.zip:/opt/spark/jars/core.jar::/mine/all.zip",
         "OTHER": "1",
     }
-    assert without_spark_archives(told) == {**told, "PYTHONPATH": "/mine/all.zip"}
+    assert without_spark_archives(environment) == {**environment, "PYTHONPATH": "/mine/all.zip"}
     assert without_spark_archives({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
 
 

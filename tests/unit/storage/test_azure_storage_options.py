@@ -119,7 +119,7 @@ def test_secrets_of_the_options_are_never_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "what"),
+    ("message", "kind", "what"),
     [
         (
             "HttpResponseError: Server failed to authenticate the request.\n"
@@ -182,8 +182,8 @@ def test_secrets_of_the_options_are_never_shown() -> None:
         ),
     ],
 )
-def test_fault_of_azure_is_explained(said: str, kind: type[IcestreamError], what: str) -> None:
-    error = build().explain(said, "storage azure")
+def test_fault_of_azure_is_explained(message: str, kind: type[IcestreamError], what: str) -> None:
+    error = build().explain(message, "storage azure")
 
     assert type(error) is kind
     assert error.what == what

@@ -25,7 +25,7 @@ STORES: tuple[Storage, ...] = (
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.kind)
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "SchemaRegistryError: 403 Forbidden (HTTP status 403, Status Code: 403)",
         "java.util.concurrent.TimeoutException: Futures timed out after [300 seconds]",
@@ -34,14 +34,14 @@ STORES: tuple[Storage, ...] = (
         "KafkaError: PERMISSION_DENIED, Name or service not known",
     ],
 )
-def test_fault_of_another_system_is_ignored(store: Storage, said: str) -> None:
-    assert store.explain(said, "here") is None
+def test_fault_of_another_system_is_ignored(store: Storage, message: str) -> None:
+    assert store.explain(message, "here") is None
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.kind)
 def test_fault_at_the_address_of_the_store_belongs_to_it(store: Storage) -> None:
-    said = "HttpHostConnectException: Connect to 127.0.0.1:9000 failed: Connection refused"
-    assert isinstance(store.explain(said, "here"), UnreachableError)
+    message = "HttpHostConnectException: Connect to 127.0.0.1:9000 failed: Connection refused"
+    assert isinstance(store.explain(message, "here"), UnreachableError)
 
 
 class ForbiddingIO(PyArrowFileIO):

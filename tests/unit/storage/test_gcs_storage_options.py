@@ -176,7 +176,7 @@ def test_store_that_is_down_is_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "what"),
+    ("message", "kind", "what"),
     [
         (
             "OSError: google::cloud::Status(UNAUTHENTICATED: Permanent error in Upload: 401)",
@@ -227,8 +227,8 @@ def test_store_that_is_down_is_reported_at_once() -> None:
         ),
     ],
 )
-def test_fault_of_google_is_explained(said: str, kind: type[IcestreamError], what: str) -> None:
-    error = build().explain(said, "storage gcs")
+def test_fault_of_google_is_explained(message: str, kind: type[IcestreamError], what: str) -> None:
+    error = build().explain(message, "storage gcs")
 
     assert type(error) is kind
     assert error.what == what

@@ -53,10 +53,10 @@ def steps_of(store: Store, folder: Path) -> dict[str, CheckStep]:
 
 
 def test_check_of_a_working_store_leaves_nothing_behind(tmp_path: Path) -> None:
-    told = {name: step.run() for name, step in steps_of(Store(), tmp_path).items()}
-    assert told["list store"] == tmp_path.as_uri()
-    assert told["read it back"] == "18 bytes"
-    assert told["remove it"] == "removed"
+    results = {name: step.run() for name, step in steps_of(Store(), tmp_path).items()}
+    assert results["list store"] == tmp_path.as_uri()
+    assert results["read it back"] == "18 bytes"
+    assert results["remove it"] == "removed"
     assert [*tmp_path.iterdir()] == []
 
 

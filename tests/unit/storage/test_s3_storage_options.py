@@ -114,7 +114,7 @@ def test_two_storage_blocks_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "what"),
+    ("message", "kind", "what"),
     [
         (
             "OSError: When listing: AWS Error ACCESS_DENIED during ListObjectsV2 operation",
@@ -169,8 +169,10 @@ def test_two_storage_blocks_are_refused() -> None:
         ),
     ],
 )
-def test_fault_of_the_store_is_explained(said: str, kind: type[IcestreamError], what: str) -> None:
-    error = build().explain(said, "storage s3")
+def test_fault_of_the_store_is_explained(
+    message: str, kind: type[IcestreamError], what: str
+) -> None:
+    error = build().explain(message, "storage s3")
 
     assert type(error) is kind
     assert error.what == what
@@ -179,11 +181,11 @@ def test_fault_of_the_store_is_explained(said: str, kind: type[IcestreamError], 
 
 
 def test_bucket_before_the_host_hints_at_path_style() -> None:
-    said = (
+    message = (
         "software.amazon.awssdk.core.exception.SdkClientException: Unable to execute HTTP request\n"
         "java.net.UnknownHostException: b.store.local: Name or service not known"
     )
-    error = build(endpoint="http://store.local:9000").explain(said, "storage s3")
+    error = build(endpoint="http://store.local:9000").explain(message, "storage s3")
 
     assert isinstance(error, UnreachableError)
     assert str(error) == (
@@ -194,17 +196,17 @@ def test_bucket_before_the_host_hints_at_path_style() -> None:
 
 
 def test_bucket_missing_from_the_path_hints_at_path_style() -> None:
-    said = "OSError: AWS Error UNKNOWN (HTTP status 400) during HeadObject operation"
+    message = "OSError: AWS Error UNKNOWN (HTTP status 400) during HeadObject operation"
 
-    error = build(endpoint="http://localhost:9000").explain(said, "storage s3")
+    error = build(endpoint="http://localhost:9000").explain(message, "storage s3")
 
     assert str(error) == (
         "storage s3: the store does not find the bucket's name in the request\n"
         "  Set `s3.path_style_access: true`, as most S3-compatible stores need."
     )
     styled = build(endpoint="http://localhost:9000", path_style_access=True)
-    assert styled.explain(said, "storage s3") is None
-    assert build().explain(said, "storage s3") is None
+    assert styled.explain(message, "storage s3") is None
+    assert build().explain(message, "storage s3") is None
 
 
 def test_unknown_fault_of_s3_is_not_explained() -> None:

@@ -19,7 +19,7 @@ KEYS = {"access_key_id": "some-id", "secret_access_key": "some-secret"}
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     places: list[tuple[str, str]] = []
 
     def note(address: str, where: str, key: str) -> str:
@@ -37,29 +37,29 @@ def account(**options: Any) -> AzureStorage:
     return AzureStorage(AzureOptions.model_validate({"storage_account": "acct", **options}))
 
 
-def test_account_of_azure_is_reached_first(asked: list[tuple[str, str]]) -> None:
+def test_account_of_azure_is_reached_first(connections: list[tuple[str, str]]) -> None:
     next(iter(account().check("abfss://c@acct.dfs.core.windows.net"))).run()
-    assert asked == [("acct.blob.core.windows.net:443", "`azure.storage_account`")]
+    assert connections == [("acct.blob.core.windows.net:443", "`azure.storage_account`")]
 
 
-def test_configured_endpoint_is_reached_instead(asked: list[tuple[str, str]]) -> None:
+def test_configured_endpoint_is_reached_instead(connections: list[tuple[str, str]]) -> None:
     next(iter(account(endpoint="http://h:1/acct").check("abfss://c@h"))).run()
-    assert asked == [("http://h:1/acct", "`azure.endpoint`")]
+    assert connections == [("http://h:1/acct", "`azure.endpoint`")]
 
 
-def test_google_is_reached_first(asked: list[tuple[str, str]]) -> None:
+def test_google_is_reached_first(connections: list[tuple[str, str]]) -> None:
     next(iter(GcsStorage(GcsOptions.model_validate({})).check("gs://b"))).run()
-    assert asked == [("storage.googleapis.com:443", "`gcs.endpoint`")]
+    assert connections == [("storage.googleapis.com:443", "`gcs.endpoint`")]
 
 
 def test_no_direct_connection_is_attempted_with_a_proxy(
-    asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    connections: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     stores = {"abfss://c@a": account(), "gs://b": GcsStorage(GcsOptions.model_validate({}))}
     for place, store in stores.items():
         assert next(iter(store.check(place))).name == "list store"
-    assert asked == []
+    assert connections == []
 
 
 class QuotingIO(PyArrowFileIO):

@@ -75,10 +75,10 @@ def test_change_without_its_key_or_sequence_is_bad() -> None:
 
 
 def test_delete_needs_its_key_and_nothing_else() -> None:
-    gone = {"at": 1, "op": "delete"}
-    assert reasons(upsert(), {"id": 1, **gone}) is None
-    assert reasons(upsert(), gone) == [NO_KEY]
-    assert reasons(upsert(delete_mode="ignore"), gone, {"id": 1, "at": 1}) == [None, NO_NAME]
+    delete = {"at": 1, "op": "delete"}
+    assert reasons(upsert(), {"id": 1, **delete}) is None
+    assert reasons(upsert(), delete) == [NO_KEY]
+    assert reasons(upsert(delete_mode="ignore"), delete, {"id": 1, "at": 1}) == [None, NO_NAME]
 
 
 def test_value_that_was_not_sent_is_not_missing() -> None:

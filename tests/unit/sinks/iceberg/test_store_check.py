@@ -49,7 +49,7 @@ def catalog_in(folder: Path, kind: type[MemoryCatalog] = UnplacedCatalog) -> Mem
     return kind("lake", kind.options_type.model_validate({"warehouse": str(folder / "w")}))
 
 
-def told(catalog: MemoryCatalog) -> dict[str, str]:
+def step_results(catalog: MemoryCatalog) -> dict[str, str]:
     sink = IcebergTableSink(IcebergOptions(namespace=("db",), table="t"), catalog, "lake")
     return {step.name: step.run() for step in sink.check()}
 
@@ -61,13 +61,13 @@ def make_table(catalog: MemoryCatalog) -> Path:
 
 
 def test_store_of_a_missing_table_is_unknown(tmp_path: Path) -> None:
-    assert told(catalog_in(tmp_path))["try store"] == "unknown until the table exists"
+    assert step_results(catalog_in(tmp_path))["try store"] == "unknown until the table exists"
 
 
 def test_store_is_probed_at_the_location_of_the_table(tmp_path: Path) -> None:
     catalog = catalog_in(tmp_path)
     place = make_table(catalog)
-    assert told(catalog)["try store"] == place.as_uri()
+    assert step_results(catalog)["try store"] == place.as_uri()
     assert [each.name for each in place.iterdir()] == ["metadata"]
 
 
@@ -75,7 +75,7 @@ def test_store_is_probed_with_the_file_io_of_the_table(tmp_path: Path) -> None:
     catalog = catalog_in(tmp_path, DeafCatalog)
     make_table(catalog)
     with pytest.raises(ConnectorError) as caught:
-        told(catalog)
+        step_results(catalog)
     assert str(caught.value) == (
         "storage local files: the store answered: OSError: no right to write\n"
         "  Check the `local` block."
@@ -83,7 +83,7 @@ def test_store_is_probed_with_the_file_io_of_the_table(tmp_path: Path) -> None:
 
 
 def test_store_probed_by_the_catalog_is_not_probed_twice(tmp_path: Path) -> None:
-    steps = told(catalog_in(tmp_path, MemoryCatalog))
+    steps = step_results(catalog_in(tmp_path, MemoryCatalog))
     assert [*steps][-2:] == ["find namespace", "find table"]
 
 

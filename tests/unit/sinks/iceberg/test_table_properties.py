@@ -40,22 +40,22 @@ def test_new_table_gets_its_format_codec_size_and_retry_policy() -> None:
 
 
 def test_old_metadata_is_kept_if_catalog_branches_may_need_it() -> None:
-    made = table_properties(options(), abilities=Abilities(catalog_branches=True))
+    properties = table_properties(options(), abilities=Abilities(catalog_branches=True))
 
-    assert not [key for key in made if key.startswith("write.metadata.")]
+    assert not [key for key in properties if key.startswith("write.metadata.")]
 
 
 def test_properties_of_the_user_override_ours() -> None:
-    made = table_properties(
+    properties = table_properties(
         options(table_properties={"write.target-file-size-bytes": 5, "owner": "me"})
     )
 
-    assert made["write.target-file-size-bytes"] == "5"
-    assert made["owner"] == "me"
+    assert properties["write.target-file-size-bytes"] == "5"
+    assert properties["owner"] == "me"
 
 
 @pytest.mark.parametrize(
-    ("codec", "level", "name", "told"),
+    ("codec", "level", "name", "stored_level"),
     [
         ("none", None, "uncompressed", None),
         ("snappy", None, "snappy", None),
@@ -65,14 +65,14 @@ def test_properties_of_the_user_override_ours() -> None:
     ],
 )
 def test_codec_is_stored_in_terms_that_other_writers_know(
-    codec: str, level: int | None, name: str, told: str | None
+    codec: str, level: int | None, name: str, stored_level: str | None
 ) -> None:
     given = options(compression=codec, compression_level=level)
-    made = table_properties(given)
+    properties = table_properties(given)
 
-    assert made["write.parquet.compression-codec"] == name
-    assert made.get("write.parquet.compression-level") == told
-    assert write_settings(given, made) == WriteSettings(codec, level, 128 * MB)
+    assert properties["write.parquet.compression-codec"] == name
+    assert properties.get("write.parquet.compression-level") == stored_level
+    assert write_settings(given, properties) == WriteSettings(codec, level, 128 * MB)
 
 
 def test_existing_table_gets_missing_properties_and_keeps_its_retry_policy() -> None:

@@ -9,7 +9,7 @@ import pytest
 from icestream.sinks.iceberg.java_table import expiry_ms, vended_properties
 
 KEYS = {
-    "s3.access-key-id": "lent",
+    "s3.access-key-id": "vended",
     "s3.secret-access-key": "secret",
     "s3.session-token": "session",
     "s3.session-token-expires-at-ms": "1700000000000",
@@ -35,7 +35,7 @@ class Table:
     """Stands for a table of Java's API, and for its FileIO."""
 
     config: dict[str, str]
-    lent: list[Credential] = field(default_factory=list)
+    vended: list[Credential] = field(default_factory=list)
 
     def location(self) -> str:
         return "s3://lake/db/orders"
@@ -47,7 +47,7 @@ class Table:
         return self.config
 
     def credentials(self) -> list[Credential]:
-        return self.lent
+        return self.vended
 
 
 def test_only_storage_properties_are_passed_on() -> None:
@@ -58,7 +58,7 @@ def test_only_storage_properties_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "passed"),
     [
         ({"s3.endpoint": "http://a:1"}, {"s3.endpoint": "http://a:1", "virtual": "true"}),
         (
@@ -72,10 +72,10 @@ def test_only_storage_properties_are_passed_on() -> None:
     ],
 )
 def test_storage_named_by_the_server_is_passed_to_pyiceberg(
-    sent: dict[str, str], told: dict[str, str]
+    sent: dict[str, str], passed: dict[str, str]
 ) -> None:
     names = {"virtual": "s3.force-virtual-addressing"}
-    wanted = {names.get(key, key): value for key, value in told.items()}
+    wanted = {names.get(key, key): value for key, value in passed.items()}
 
     assert vended_properties(Table({**KEYS, **sent})) == {**KEYS, **wanted}
 
@@ -83,13 +83,13 @@ def test_storage_named_by_the_server_is_passed_to_pyiceberg(
 def test_longest_matching_prefix_overrides_shared_properties() -> None:
     shared = {"s3.endpoint": "http://a:1", "s3.path-style-access": "true"}
     near = {"s3.access-key-id": "near", "s3.endpoint": "http://b:2"}
-    lent = [
+    credentials = [
         Credential("s3://lake/db", near),
         Credential("s3://lake", {"s3.access-key-id": "far", "client.region": "far"}),
         Credential("s3://other", {"s3.access-key-id": "other"}),
     ]
 
-    assert vended_properties(Table({**KEYS, **shared}, lent)) == {
+    assert vended_properties(Table({**KEYS, **shared}, credentials)) == {
         **KEYS,
         **near,
         "s3.force-virtual-addressing": "false",
