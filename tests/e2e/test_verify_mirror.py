@@ -78,10 +78,10 @@ class Shop:
         return reports
 
 
-@pytest.fixture(scope="module")
-def shop(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """A mirror that has caught up with its database."""
-    shop = Shop(postgres, tmp_path_factory.mktemp("shop"))
+@pytest.fixture
+def shop(postgres: Postgres, tmp_path: Path) -> Shop:
+    """A mirror that has caught up with its database. Tests change both, so each has its own."""
+    shop = Shop(postgres, tmp_path)
     shop.sql(TABLES)
     ended = shop.icestream("run", "--once")
     assert ended.code == 0, ended.err
@@ -101,7 +101,7 @@ def test_mirror_and_database_are_compared(shop: Shop) -> None:
     assert customers["in_lake"] == {"rows": 5000, "first_key": ["1"], "last_key": ["5000"]}
     assert found["public.orders"]["in_source"]["last_key"] == ["r2", "2000"]
 
-    # What the mirror has not been given yet is told apart from what is wrong.
+    # Changes that the mirror has not read yet are not differences.
     shop.sql(
         "UPDATE customers SET name = 'new' WHERE id = 1",
         "DELETE FROM customers WHERE id = 2",
@@ -123,7 +123,7 @@ def test_mirror_and_database_are_compared(shop: Shop) -> None:
     )
     assert found["public.orders"]["reason"].startswith("it was truncated after")
 
-    # Nothing of that has moved the slot, and the pipeline takes it all.
+    # The comparison has not advanced the slot, and the pipeline reads every change.
     ended = shop.icestream("run", "--once")
     assert ended.code == 0, ended.err
     found = shop.verify()
@@ -137,7 +137,7 @@ def test_rows_with_lost_changes_are_reported(shop: Shop) -> None:
         "UPDATE customers SET name = repeat('x', 100), born = NULL WHERE id = 10",
         "DELETE FROM customers WHERE id = 11",
         "INSERT INTO customers VALUES (9500, 'a' || chr(10) || 'b', NULL, NULL)",
-        # Somebody else takes the changes out of the slot.
+        # Another client advances the slot past the changes.
         "SELECT pg_replication_slot_advance(slot_name, pg_current_wal_flush_lsn()) "
         "FROM pg_replication_slots WHERE database = current_database()",
     )
@@ -146,7 +146,7 @@ def test_rows_with_lost_changes_are_reported(shop: Shop) -> None:
         4,
         "✗ public.customers -> lake.public.customers: different\n"
         "    database  5,000 rows, keys 1 to 9500\n"
-        "    lake      5,000 rows, keys 1 to 9001\n"
+        "    lake      5,000 rows, keys 1 to 5000\n"
         "    1 missing in the lake, 1 only in the lake, 1 different; in 2 of 2 chunks\n"
         "    - id=9500  missing in the lake\n"
         "    + id=11  only in the lake\n"
@@ -165,9 +165,10 @@ def test_unknown_table_is_refused(shop: Shop) -> None:
     )
 
 
-def test_unreachable_database_is_reported(shop: Shop, tmp_path: Path) -> None:
-    text = (shop.folder / "icestream.yaml").read_text(encoding="utf-8")
-    port = next(line for line in text.splitlines() if "port:" in line)
-    (tmp_path / "icestream.yaml").write_text(text.replace(port, "      port: 1"), encoding="utf-8")
-    ended = run_icestream("verify", folder=tmp_path, env=shop.env)
+def test_unreachable_database_is_reported(postgres: Postgres, tmp_path: Path) -> None:
+    shop = Shop(postgres, tmp_path)
+    file = tmp_path / "icestream.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace(f"port: {postgres.port}", "port: 1"), encoding="utf-8")
+    ended = shop.icestream("verify")
     assert ended.code == 3
