@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
+from tests.fixtures.quick_files import QuickFiles, quick
 
 from icestream.contracts.registry import find
 from icestream.errors import (
     BadRecordError,
     SchemaMismatchError,
 )
-from icestream.sources.files import FilesOptions, FilesSource
+from icestream.sources.files import FilesSource
 from icestream.testing.source_suite import SourceSuite, rows_of
 
 if TYPE_CHECKING:
@@ -34,19 +35,6 @@ AVRO = {
     "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}],
 }
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
-
-
-class QuickFiles(FilesSource):
-    """Takes files at once: a test does not wait for them to settle."""
-
-    settle_secs = 0.0
-    listing_pause = 0.0
-
-
-def quick(folder: Path, **options: Any) -> QuickFiles:
-    source = QuickFiles(FilesOptions(path=str(folder), **options))
-    source.keep_state_in(folder / ".state")
-    return source
 
 
 def write(path: Path, rows: list[dict[str, Any]], kind: str) -> None:

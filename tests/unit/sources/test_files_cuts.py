@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.fixtures.quick_files import QuickFiles
 
 from icestream.errors import BadRecordError
 from icestream.sources.files import FilesOptions, FilesSource
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import Offset
 
 AVRO = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
-
-
-class QuickFiles(FilesSource):
-    settle_secs = 0.0
-    listing_pause = 0.0
 
 
 def write(path: Path, rows: list[int], kind: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
+from tests.fixtures.quick_files import quick
 
 from icestream.errors import ConnectorError, RefusedError, UnavailableError
 from icestream.sources.files import FilesOptions, FilesSource
@@ -16,17 +17,6 @@ from icestream.testing.source_suite import rows_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-class QuickFiles(FilesSource):
-    settle_secs = 0.0
-    listing_pause = 0.0
-
-
-def quick(folder: Path, **options: Any) -> QuickFiles:
-    source = QuickFiles(FilesOptions(path=str(folder), **options))
-    source.keep_state_in(folder / ".state")
-    return source
 
 
 def everything(source: FilesSource) -> list[Any]:

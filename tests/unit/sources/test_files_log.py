@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.fixtures.quick_files import QuickFiles, quick
 
 from icestream.errors import SourceChangedError
 from icestream.sources.files import FilesOptions, FilesSource
@@ -32,21 +33,9 @@ CHANGED_AFTER_REMEDY = (
 )
 
 
-class QuickFiles(FilesSource):
-    settle_secs = 0.0
-    listing_pause = 0.0
-
-
 class PatientFiles(FilesSource):
     settle_secs = 0.05
     listing_pause = 0.0
-
-
-def quick(folder: Path, **options: Any) -> QuickFiles:
-    """Return a source; the next one of the same folder is the pipeline, started again."""
-    source = QuickFiles(FilesOptions(path=str(folder), **options))
-    source.keep_state_in(folder / ".state")
-    return source
 
 
 def await_next_tick(folder: Path) -> None:

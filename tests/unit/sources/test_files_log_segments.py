@@ -10,9 +10,9 @@ from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fixtures.quick_files import quick
 
 from icestream.errors import CorruptStateError, SupersededError
-from icestream.sources.files import FilesOptions, FilesSource
 from icestream.sources.files.folder import FileEntry
 from icestream.sources.files.log import FileLog
 from icestream.testing.source_suite import rows_of
@@ -21,18 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from icestream.contracts.offset import Offset
-
-
-class QuickFiles(FilesSource):
-    settle_secs = 0.0
-    listing_pause = 0.0
-
-
-def quick(folder: Path) -> QuickFiles:
-    """Return a source; the next one of the same folder is the pipeline, started again."""
-    source = QuickFiles(FilesOptions(path=str(folder)))
-    source.keep_state_in(folder / ".state")
-    return source
+    from icestream.sources.files import FilesSource
 
 
 def put(folder: Path, name: str) -> Path:
