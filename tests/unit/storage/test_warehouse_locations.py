@@ -1,4 +1,4 @@
-"""A warehouse lies in the store that the file tells of, or the file is refused."""
+"""A warehouse is in the store that the file configures, or the file is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that somebody else made and writes to as well."""
+"""Tables that another tool has created and also writes to."""
 
 from __future__ import annotations
 

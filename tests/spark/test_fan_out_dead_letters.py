@@ -1,4 +1,4 @@
-"""Dead letters of many tables, let through once their table takes them."""
+"""Dead letters of many tables, replayed once their table accepts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What anybody on the network can do to the endpoint, without a signature or a token."""
+"""What any client on the network can do to the endpoint, without a signature or a token."""
 
 from __future__ import annotations
 

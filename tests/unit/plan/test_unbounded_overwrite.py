@@ -1,4 +1,4 @@
-"""Modes that need an end: refused for a stream that has none, by `check`, `run` and Python."""
+"""Overwrite modes of bounded sources: `check`, `run` and Python refuse an unbounded stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of classes: found if they are whole, refused if not, replaced by newer ones.
+"""Class archives: complete ones are found, incomplete ones refused, older ones replaced.
 
 Those here are of Java's own classes: they are written in a second.
 """
