@@ -1,1 +1,1 @@
-"""Benchmarks: icestream beside its peers, on the same data, in the same run."""
+"""Benchmarks: icestream and its peers, on the same data, in the same run."""

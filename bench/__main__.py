@@ -47,7 +47,7 @@ def main() -> None:
     if unknown:
         parser.error(f"no case is called {unknown[0]!r}; there are {', '.join(CASES)}")
 
-    # So that what we started ends with us also when somebody else ends us.
+    # So that processes we started end with us, even if another process kills us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows = os.environ.get("ICESTREAM_BENCH_ROWS")
     choices = Choices(

@@ -31,7 +31,7 @@ class WrongRowsError(Exception):
 
 @dataclass(frozen=True)
 class Lake:
-    """A lake below a contender's own folder, as icestream's embedded one lies: `lake/`."""
+    """A lake below a contender's own folder, at the path of icestream's embedded one: `lake/`."""
 
     folder: Path
 

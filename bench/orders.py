@@ -116,11 +116,11 @@ class OrdersDatabase:
         with self._connect(database) as connection:
             query = f"SELECT {SUMS}{timestamps} FROM orders"  # noqa: S608
             row = connection.execute(query).fetchone()
-        assert row is not None  # noqa: S101 - a sum always tells one row
+        assert row is not None  # noqa: S101 - a sum always returns one row
         return tuple(map(int, row))
 
     def _forget(self, database: str) -> None:
-        """Drop a database, and the slots that somebody left behind in it."""
+        """Drop a database, and the slots left behind in it."""
         with self._connect(database) as connection:
             connection.execute(
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "

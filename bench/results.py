@@ -44,7 +44,7 @@ class Result:
         contender: who ran.
         rows: rows moved by each run; 0 where a case moves none.
         seconds: of each run, what the case times.
-        rows_per_s: rows by the median of `seconds`; None where it would tell nothing.
+        rows_per_s: rows by the median of `seconds`; None where it would be meaningless.
         wall_s: of each run, seconds from start to end.
         cpu_s: CPU seconds, the median.
         peak_rss_mb: resident memory in MiB, the highest of all runs.
@@ -91,7 +91,7 @@ class Result:
 
 
 def now() -> str:
-    """Return the moment as it stands in the results."""
+    """Return the timestamp in the format of the results."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -114,7 +114,7 @@ def keep(results: Sequence[Result], path: Path = RESULTS) -> None:
 
 
 def show(results: Sequence[Result]) -> None:
-    """Print results as a table, each beside the fastest of its case."""
+    """Print results as a table, each compared with the fastest of its case."""
     from rich.console import Console
     from rich.table import Table
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def time_command(arguments: Sequence[str], folder: Path) -> Run:
-    """Run a command to its end; the kernel tells what it used.
+    """Run a command to its end; the kernel reports what it used.
 
     Raises:
         RunError: it ended with another exit code than 0.

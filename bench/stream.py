@@ -33,7 +33,7 @@ class Stream:
 
 @cache
 def _timestamps() -> tuple[str, ...]:
-    """Return moments of a day, made once: formatting a moment costs more than all else."""
+    """Return timestamps of a day, created once: formatting one costs more than all else."""
     return tuple(
         (FIRST_MOMENT + timedelta(milliseconds=each)).isoformat(timespec="milliseconds")[10:-6]
         for each in range(0, 86_400_000, 864)

@@ -48,7 +48,7 @@ class Choices:
 
     @property
     def is_trial(self) -> bool:
-        """Tell whether the results can't stand beside others and are only shown."""
+        """Return whether the results can't be compared with others and are only shown."""
         return bool(self.rows or self.rounds or self.only or self.baseline)
 
 

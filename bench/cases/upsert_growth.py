@@ -60,7 +60,7 @@ class Baseline:
         return self.folder / "changes" / str(rows)
 
     def write_changes(self, batches: int, changed: int) -> None:
-        """Write each batch of changes for each table to a file, and note what becomes of it."""
+        """Write each batch of changes for each table to a file, and record the expected result."""
         for rows in self.files:
             expected = self.expected[rows] = keyed_rows.Expected(rows)
             self.changes(rows).mkdir(parents=True)

@@ -25,7 +25,7 @@ WARMING = 500
 
 
 class WebhookEvents(Case):
-    """Events of 170 bytes with an id each, one a request, beside the same server without syncs.
+    """Events of 170 bytes with an id each, one per request, and the same server without syncs.
 
     The client waits for each answer before it sends the next event on that connection; it runs on
     the same machine, and so shares its cores. Spark does not run. `seconds` are those of the

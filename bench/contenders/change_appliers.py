@@ -1,4 +1,4 @@
-"""Who applies a topic of changes to a table: icestream from a YAML file, PySpark by hand."""
+"""Who applies a topic of changes to a table: icestream from a YAML file, hand-written PySpark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same job by hand in PySpark: Spark's Kafka source, `from_json`, Iceberg's own sink."""
+"""The same job in hand-written PySpark: Spark's Kafka source, `from_json`, Iceberg's own sink."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Upserter(ABC):
 
     @abstractmethod
     def settings(self, kind: str, mine: Lake, changes: Mapping[int, Path]) -> dict[str, Any]:
-        """Return what its job is told, besides what every job is."""
+        """Return the settings of its job, besides those of every job."""
 
     def takes(self, rows: int, sizes: Sequence[int]) -> bool:
         """Tell whether it is asked to work on a table of this size."""

@@ -1,4 +1,4 @@
-"""Runs icestream beside a Kafka Connect worker with Debezium until a mirror has all rows.
+"""Runs icestream and a Kafka Connect worker with Debezium until a mirror has all rows.
 
 Run as a module: bench.jobs.debezium_kafka SETTINGS_JSON ANSWER_JSON
 """

@@ -1,4 +1,4 @@
-"""A Spark session as one opens it by hand for an Iceberg catalog in SQLite."""
+"""A Spark session as a user would configure it for an Iceberg catalog in SQLite."""
 
 from __future__ import annotations
 

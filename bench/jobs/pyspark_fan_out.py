@@ -1,4 +1,4 @@
-"""One Kafka topic into many Iceberg tables, in PySpark, as one writes it by hand.
+"""One Kafka topic into many Iceberg tables, in hand-written PySpark.
 
 A cached batch, then a filtered append for each table, four at a time. Run as a module:
 bench.jobs.pyspark_fan_out SETTINGS_JSON ANSWER_JSON

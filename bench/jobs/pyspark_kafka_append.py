@@ -1,4 +1,4 @@
-"""Kafka JSON into an Iceberg table, in PySpark, as one writes it by hand.
+"""Kafka JSON into an Iceberg table, in hand-written PySpark.
 
 A script: pyspark_kafka_append.py SETTINGS_JSON
 """

@@ -1,4 +1,4 @@
-"""Changes from Kafka into an Iceberg table by `MERGE INTO`, in PySpark, as one writes it by hand.
+"""Changes from Kafka into an Iceberg table by `MERGE INTO`, in hand-written PySpark.
 
 Run as a module: bench.jobs.pyspark_upsert SETTINGS_JSON ANSWER_JSON
 """
@@ -31,7 +31,7 @@ WHEN NOT MATCHED AND u.op <> 'd' THEN INSERT (id, value, note, ts)
 
 
 def merging(table: str) -> Callable[[DataFrame, int], None]:
-    # A key stays in one partition of the topic, where offsets tell what is newer.
+    # A key stays in one partition of the topic, where offsets show what is newer.
     newest_first = Window.partitionBy("id").orderBy(col("offset").desc())
 
     def merge(batch: DataFrame, _epoch: int) -> None:

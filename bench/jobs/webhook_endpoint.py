@@ -1,4 +1,4 @@
-"""Listens until it is ended, and tells its port in a file.
+"""Listens until it is stopped, and writes its port to a file.
 
 A script: webhook_endpoint.py FOLDER durable|fleeting
 """

@@ -58,7 +58,7 @@ def catalog(
 
 @pytest.fixture
 def lake(spark: SparkSession, catalog: Catalog[Any], tmp_path: Path) -> Lake:
-    """Pipelines into a namespace of the target that nobody else uses."""
+    """Pipelines into a namespace of the target that no other test uses."""
     catalog.client()
     configure_spark(spark, catalog)
     return Lake(spark, tmp_path, catalog, namespace=(f"n{uuid.uuid4().hex[:12]}",))

@@ -75,7 +75,7 @@ def _nessie(request: pytest.FixtureRequest, _: Path) -> Outage:
 
 
 def _glue(request: pytest.FixtureRequest, _: Path) -> Outage:
-    """Keeps everything in memory, so it is not killed: nobody gets through to it."""
+    """Keeps everything in memory, so it is not killed: connections to it are cut."""
     request.getfixturevalue("aws_environment")
     server, store = request.getfixturevalue("glue_server"), request.getfixturevalue("s3_store")
     proxy = _cut(request, urlsplit(server.endpoint).port or 0)

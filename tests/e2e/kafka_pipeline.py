@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.kafka import KafkaBroker
 
-# How a line of the log begins that tells of a commit.
+# The start of a log line about a commit.
 BATCH = "orders: batch "
 FILE = (
     """

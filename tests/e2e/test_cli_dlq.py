@@ -1,4 +1,4 @@
-"""Dead letters by the installed command: kept, shown, killed half-way through, and let through."""
+"""Dead letters by the installed command: kept, listed, replayed, also after a kill half-way."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 KILLS = int(os.environ.get("ICESTREAM_KILLS", "3"))
 PATIENCE_SECS = 240
-# How a line of the log begins that tells of a commit.
+# The start of a log line about a commit.
 BATCH = "shop: batch "
 DDL = ("add", "truncate", "rename", "widen", "drop")
 SENTINEL = "the last row"
@@ -97,7 +97,7 @@ class Table:
             self.loose.append(name)
             return [f"ALTER TABLE {self.name} ADD COLUMN {name} varchar(60)"]
         old, self.loose[-1] = self.loose[-1], name
-        # Nothing tells that it is the same column, so that only rows written again have it.
+        # Nothing shows that it is the same column, so only rows written again have it.
         touch = f"UPDATE {self.name} SET name = CONCAT(name, '.')"  # noqa: S608
         return [f"ALTER TABLE {self.name} RENAME COLUMN {old} TO {name}", touch]
 
@@ -184,7 +184,7 @@ class Shop:
 
     @property
     def pattern(self) -> str:
-        """All topics of the connector, also that in which it tells of schemas."""
+        """All topics of the connector, including the one for schemas."""
         return f"{self.prefix}([.].*)?"
 
     def run(self, *commands: tuple[str, tuple[Any, ...]]) -> None:

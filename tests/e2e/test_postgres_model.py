@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KILLS = int(os.environ.get("ICESTREAM_KILLS", "3"))
-# How a line of the log begins that tells of a commit.
+# The start of a log line about a commit.
 BATCH = "shop: batch "
 FILE = (
     """
@@ -116,7 +116,7 @@ def _plain(row: Row) -> Row:
 
 
 def _spelt(value: Any) -> str:
-    """Return a value as a text that tells its type; UTC has several names."""
+    """Return a value as text that includes its type; UTC has several names."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(timezone.utc)!r}"
     return repr(value)

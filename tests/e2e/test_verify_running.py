@@ -1,4 +1,4 @@
-"""`icestream verify` beside a pipeline that runs, on a database that changes."""
+"""`icestream verify` during a running pipeline, on a database that changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DELETE FROM busy WHERE id IN (SELECT id FROM busy ORDER BY random() LIMIT 2);
 
 
 class Changing(threading.Thread):
-    """Changes rows until it is told to stop."""
+    """Changes rows until it is stopped."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Senders go on while the process is killed: every event that was answered is in the table once."""
+"""Senders continue while the process is killed: every acknowledged event is in the table once."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_recreated_topic_is_refused(kafka_broker: KafkaBroker) -> None:
 
 
 class RecreatedTopic(KafkaSource):
-    """A source whose topic is deleted and created again at one moment of the second batch."""
+    """A source whose topic is recreated at one point of the second batch."""
 
     moment = ""
     broker: ClassVar[KafkaBroker]

@@ -37,7 +37,7 @@ def test_rows_of_a_child_table_are_not_rows_of_its_parent(shop: Shop) -> None:
     )
     mirror = Mirror(shop.source(snapshot_chunk_rows=3)).follow(4)
     assert [row["what"] for row in mirror.rows("public.things")] == ["thing"] * 10
-    # The child has no key of its own: it must not be among what tells updates.
+    # The child has no key of its own: it must not be in the publication of updates.
     shop.run("UPDATE cars SET wheels = 3", "DELETE FROM ONLY things WHERE id = 1")
     mirror.follow()
     assert len(mirror.rows("public.things")) == 9

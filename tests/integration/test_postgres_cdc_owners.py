@@ -1,4 +1,4 @@
-"""Tables of a real PostgreSQL that belong to somebody else than the pipeline's user."""
+"""Tables of a real PostgreSQL that another user owns."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_table_removed_from_a_publication_and_added_back_is_reloaded(shop: Shop)
     mirror = Mirror(shop.source(publication="others")).follow()
     shop.run("INSERT INTO orders VALUES (1)", "ALTER PUBLICATION others DROP TABLE orders")
     mirror.follow()
-    # What the log told before it was taken out is not lost.
+    # Changes logged before it was removed are not lost.
     assert mirror.rows("public.orders") == [{"id": 1}]
     shop.run(
         "INSERT INTO orders VALUES (2)",

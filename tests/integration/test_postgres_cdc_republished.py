@@ -1,4 +1,4 @@
-"""Publications that somebody changes behind our back: changes missing from the log in between."""
+"""Publications changed by another client: the log lacks changes made in between."""
 
 from __future__ import annotations
 

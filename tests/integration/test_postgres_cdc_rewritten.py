@@ -1,4 +1,4 @@
-"""Tables that PostgreSQL writes anew while they are read whole."""
+"""Tables that PostgreSQL rewrites during their snapshot."""
 
 from __future__ import annotations
 

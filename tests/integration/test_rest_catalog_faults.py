@@ -1,4 +1,4 @@
-"""Faults of REST catalogs, told alike whether PyIceberg's client meets them or Java's."""
+"""Faults of REST catalogs: the same messages for PyIceberg's client and for Java's."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def send_until_cut_off(connection: socket.socket, piece: bytes) -> int:
 
 
 def answer_to(connection: socket.socket) -> tuple[bytes, dict[str, str]]:
-    """Return the status line and what the answer tells, once the other side closed."""
+    """Return the status line and the body of the response, once the server has closed."""
     found = b""
     while part := connection.recv(65_536):
         found += part

@@ -1,4 +1,4 @@
-"""Tables that somebody else alters while a pipeline runs."""
+"""Tables that another tool alters while a pipeline runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Meddling:
-    """Runs a pipeline of one batch a record; after the first, somebody alters its table."""
+    """Runs a pipeline of one batch a record; after the first, another tool alters its table."""
 
     lake: Lake
     statements: list[str]

@@ -26,7 +26,7 @@ class History:
         line: who made each snapshot of the main branch, the oldest first.
         expired: how many of them are expired.
         lost: whether a snapshot of ours is no longer in the line.
-        hidden: whether nothing in the metadata can tell any more.
+        hidden: whether the metadata no longer shows it.
     """
 
     def __init__(self, lake: Lake) -> None:

@@ -97,7 +97,7 @@ def test_replayed_dead_letters_do_not_keep_a_column(lake: Lake) -> None:
 def test_files_that_lack_a_column_do_not_drop_it(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns are told by the files that are in the folder, and these come and go."""
+    """Columns are inferred from the files in the folder, which come and go."""
     monkeypatch.setattr(FilesSource, "settle_secs", 0.0)
     folder = tmp_path / "in"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Dead letters let through once they are good: each once, whatever dies in between."""
+"""Dead letters replayed once they pass: each exactly once, despite crashes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PowerCutError(Exception):
 
 @dataclass
 class ReplayHarness:
-    """Replays letters of one lake's pipeline."""
+    """Replays dead letters of one lake's pipeline."""
 
     lake: Lake
 
@@ -62,7 +62,7 @@ def replays(lake: Lake) -> ReplayHarness:
 
 
 def with_offsets() -> ScriptedSource:
-    """Return a source that tells an offset beside each record, as Kafka does."""
+    """Return a source with an offset for each record, as Kafka has."""
 
     # Made here so that it travels to Spark's workers by value: they can't import this module.
     class WithOffsets(ScriptedSource):

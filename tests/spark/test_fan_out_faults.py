@@ -109,7 +109,7 @@ def test_rows_of_a_table_that_keeps_failing_become_dead_letters(
     failed = {e.table: e.count for e in lake.events if isinstance(e, RecordsFailed)}
     assert failed == {f"{lake.name}.db.*": 1, f"{lake.name}.db.b": 2}
 
-    # The letters are the last of the batch: a replay finds it settled, though the table is well.
+    # Dead letters are written last: a replay finds the batch complete, even if the table works.
     monkeypatch.undo()
     forget_last_commit(lake)
     lake.run(planned(lake, source, on_error="dead_letter"))

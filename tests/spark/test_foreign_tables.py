@@ -32,7 +32,7 @@ OUTSIDE = "is outside of namespace 'db', and `allowed_tables` does not list it"
 
 @pytest.fixture
 def payroll(lake: Lake) -> Lake:
-    """A lake with a table `payroll` of somebody else, in two namespaces."""
+    """A lake with a foreign table `payroll`, in two namespaces."""
     for namespace in ("hr", "db"):
         lake.sql(f"CREATE NAMESPACE {lake.name}.{namespace}")
         lake.sql(f"CREATE TABLE {lake.name}.{namespace}.payroll (salary bigint) USING iceberg")
@@ -229,7 +229,7 @@ def test_own_table_unreadable_at_the_start_gets_no_duplicates(lake: Lake) -> Non
     lake.run(mirror(lake, source, commit_mode="append"))
     shutil.rmtree(lake.state)
 
-    # The other table, which is behind this one, tells where to resume.
+    # The other table, which is behind this one, determines where to resume.
     with unreadable(lake, "shop.orders"), pytest.raises(ConnectorError, match="refused the table"):
         lake.run(mirror(lake, source, commit_mode="append"), recovery="resume")
     for _ in range(2):

@@ -32,7 +32,7 @@ WAYS = (
 
 
 class Stream:
-    """Rows into the table `db.events`, by any kind of pipeline; `db.other` is beside it."""
+    """Rows into the table `db.events`, by any kind of pipeline; `db.other` is another table."""
 
     def __init__(self, lake: Lake, kind: str) -> None:
         self.lake = lake

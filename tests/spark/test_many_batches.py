@@ -37,7 +37,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a run holds at one moment, after garbage was collected."""
+    """What a run holds at one time, after a garbage collection."""
 
     objects: int
     reports: int

@@ -37,7 +37,7 @@ def test_soft_deletes_mark_snapshot_rows_too(lake: Lake) -> None:
 
 
 def read_twice(lake: Lake, **options: str) -> None:
-    """Read a table, follow it, and read it anew in two parts; row 2 was deleted on the way."""
+    """Read a table, stream it, and reload it in two parts; row 2 was deleted in between."""
     source = ScriptedChanges(
         [snapshot(order(1, "a"), order(2, "a"))], [of_orders(order(2, op="d"))]
     )

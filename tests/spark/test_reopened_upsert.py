@@ -1,4 +1,4 @@
-"""An upsert sink that is opened again, or whose tables are loaded anew, uses the newest client."""
+"""An upsert sink that is opened again, or whose tables are reloaded, uses the newest client."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ ODD = ["my table", "a'b`\"", "50%", "a%20b", "c:d", "a=b;c", "日本", "a.b", "*
 
 
 def entries(lake: Lake) -> set[str]:
-    """Return what lies beside the warehouse, up to the test's folder and its parent."""
+    """Return what is next to the warehouse, up to the test's folder and its parent."""
     beside = [*lake.folder.iterdir(), *lake.folder.parent.iterdir()]
     return {str(path) for path in beside} - {str(lake.state)}
 

@@ -33,7 +33,7 @@ ROWS = [row(number) for number in range(5_000)]
 
 
 def lake_table(lake: Lake, rows: list[dict[str, Any]], columns: pa.Schema = COLUMNS) -> LakeTable:
-    """Make a table of two files by hand."""
+    """Create a table of two files."""
     client = lake.catalog.client()
     client.create_namespace_if_not_exists(lake.namespace)
     name = (*lake.namespace, "mirrored")

@@ -1,4 +1,4 @@
-"""A file with one pipeline, and its table made by hand: what a run leaves, without a run."""
+"""A file with one pipeline and a table as a run leaves it, without a run."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_steps_after_a_failed_one_are_skipped(icestream: Icestream, tmp_path: Pa
 
 
 def details(ended: Ended) -> dict[str, str]:
-    """Return what each step of every part told."""
+    """Return the result of each step of every component."""
     return {
         step["name"]: step["detail"] for part in ended.document["parts"] for step in part["steps"]
     }

@@ -1,4 +1,4 @@
-"""`icestream schema show` and `schema diff`, over tables made by hand."""
+"""`icestream schema show` and `schema diff`, over tables that the tests create."""
 
 from __future__ import annotations
 

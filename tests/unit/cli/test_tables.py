@@ -1,4 +1,4 @@
-"""`icestream snapshots`, `query` and `status`, over a table made by hand."""
+"""`icestream snapshots`, `query` and `status`, over a table that the tests create."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_results_of_spark_are_collected_in_one_module() -> None:
 
 
 class Context:
-    """As much of a Spark context as accumulators need, whose updates are lost if told so."""
+    """As much of a Spark context as accumulators need, whose updates can be lost on request."""
 
     def __init__(self) -> None:
         self.made: list[Accumulated] = []

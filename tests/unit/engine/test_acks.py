@@ -1,4 +1,4 @@
-"""A source is told of a batch once Spark can't replay it any more."""
+"""A batch is acknowledged to its source once Spark can no longer replay it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounded loads: which one a run begins, and which one it goes on with."""
+"""Bounded loads: which one a run starts, and which one it resumes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ INT, LONG = pa.int32(), pa.int64()
 
 
 class Altered(TableOf):
-    """A table that somebody alters."""
+    """A table that another tool alters."""
 
     def __init__(self, columns: pa.Schema, *, widens: bool = True) -> None:
         super().__init__(columns)

@@ -1,4 +1,4 @@
-"""What a replay writes down of the letters it takes; no Spark runs here."""
+"""What a replay records about its dead letters; no Spark runs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tombstones that no table can be told for reach the log of the driver, once for each topic."""
+"""Tombstones without a known table are logged by the driver, once for each topic."""
 
 from __future__ import annotations
 

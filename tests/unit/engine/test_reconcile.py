@@ -1,4 +1,4 @@
-"""Checkpoint and table tell one story, or a person decides."""
+"""Checkpoint and table agree, or the pipeline stops until a person decides."""
 
 from __future__ import annotations
 

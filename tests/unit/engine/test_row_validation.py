@@ -34,7 +34,7 @@ FAIL = RowExpectation("positive", "id > 0", "fail")
 
 
 class InBlocksOfThree(ScriptedSource):
-    """Gives a split's records in blocks of three, each with an offset beside it."""
+    """Gives a split's records in blocks of three, each with its offset."""
 
     def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
         for block in super().read(split):

@@ -165,7 +165,7 @@ def test_each_instance_publishes_offsets_to_its_own_spark(tmp_path: Path) -> Non
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else looks at the lock, so that one try tells all."""
+    """No other process checks the lock, so one attempt is conclusive."""
     monkeypatch.setattr(state_module, "LOCK_TRIES", 1)
     monkeypatch.setattr(state_module, "LOCK_AGAIN_SECS", 0.01)
 

@@ -154,7 +154,7 @@ def test_every_bad_record_becomes_a_dead_letter() -> None:
 
 
 class Counting(RecordingWriter):
-    """Knows the most letters that ever came at once."""
+    """Records the largest number of dead letters written at once."""
 
     most = 0
 

@@ -1,4 +1,4 @@
-"""What can't stand around a source of changes is told at its place in the file."""
+"""Settings that don't apply to a CDC source are reported at their location in the file."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_route_by_without_a_namespace_is_reported_once(tmp_path: Path) -> None:
 
 
 class Ledger(ScriptedChanges):
-    """A source of changes that somebody else made."""
+    """A CDC source of a third party."""
 
     def __init__(self, options: ScriptedOptions) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ def span(rows: int, partition: int = 0, begin: int = 500, topic: str = "orders")
 
 
 class Records:
-    """The records of a cluster: a function tells the size at a place, None if nobody answers."""
+    """The records of a cluster: a function returns the size at an offset, or None."""
 
     def __init__(self, size: Callable[[str, int, int], int | None]) -> None:
         self.size = size

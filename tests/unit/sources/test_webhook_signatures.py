@@ -1,4 +1,4 @@
-"""Signatures as the schemes publish them, made by hand here."""
+"""Signatures as the schemes publish them, computed here."""
 
 from __future__ import annotations
 

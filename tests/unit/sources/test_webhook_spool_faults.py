@@ -119,7 +119,7 @@ def test_size_of_an_arrival_is_that_of_its_record() -> None:
 
 
 class FullOnce:
-    """A database whose disk is full at one moment."""
+    """A database whose disk is full once."""
 
     def __init__(self, real: sqlite3.Connection, at: str) -> None:
         self._real, self._at = real, at

@@ -1,4 +1,4 @@
-"""What the driver's Java is told, and what it is left to the user to tell it."""
+"""Options of the driver's JVM: ours, and those that the user sets."""
 
 from __future__ import annotations
 

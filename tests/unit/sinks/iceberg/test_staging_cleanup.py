@@ -1,4 +1,4 @@
-"""Rows that a run had put aside are removed by either of PyIceberg's ways to reach a store."""
+"""Staged rows of a run are deleted through either of PyIceberg's file systems."""
 
 from __future__ import annotations
 
