@@ -179,7 +179,10 @@ def test_cutting_an_avro_file_reads_no_rows_and_no_earlier_blocks(codec: str) ->
 
 @pytest.mark.parametrize(
     "damage",
-    [lambda data, end: data[: end - 3], lambda data, end: data[: end - 1] + b"x" + data[end:]],
+    [
+        lambda data, end: data[: end - 3],
+        lambda data, end: data[: end - 1] + bytes([data[end - 1] ^ 1]) + data[end:],
+    ],
 )
 def test_broken_avro_block_is_reported(damage: Callable[[bytes, int], bytes]) -> None:
     file = io.BytesIO()
