@@ -124,7 +124,7 @@ def test_column_is_not_renamed_for_the_rows_of_a_branch(lake: Lake, is_asked_fir
 
     assert str(caught.value) == (
         f"pipeline 'events', table {lake.name}.db.events: columns belong to all branches, and rows "
-        "for branch 'audit' ask to rename 'amount' to 'total'\n"
+        "for branch 'audit' would rename 'amount' to 'total'\n"
         "  Alter the table with your engine once its readers are ready, or write to the main "
         "branch."
     )
@@ -136,7 +136,7 @@ def test_column_is_not_dropped_for_the_rows_of_a_branch(lake: Lake) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         declare(lake, ID, branch="audit")
     assert caught.value.what == (
-        "columns belong to all branches, and rows for branch 'audit' ask to drop 'amount'"
+        "columns belong to all branches, and rows for branch 'audit' would drop 'amount'"
     )
     declare(lake, BOTH.append(pa.field("more", pa.string())), branch="audit")
 
