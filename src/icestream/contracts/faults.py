@@ -168,7 +168,7 @@ def check_connection(
         timeout_secs: how long to wait for an answer.
 
     Raises:
-        UnreachableError: the name does not resolve, the connection is refused, or nobody answers.
+        UnreachableError: the name does not resolve, the connection is refused, or no answer comes.
         ConnectorError: the address is invalid.
     """
     try:

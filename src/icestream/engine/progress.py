@@ -137,6 +137,6 @@ def _iso(moment: float | None) -> str | None:
 def _error_json(error: BaseException | None, *, is_over: bool) -> dict[str, Any] | None:
     if error is None:
         return None
-    # After the first batch, refused credentials are retried: nobody needs to act yet.
+    # After the first batch, refused credentials are retried, so no action is needed yet.
     needs_person = is_over and isinstance(error, IcestreamError) and error.exit_code == 5
     return {"type": type(error).__name__, "message": str(error), "needs_person": needs_person}

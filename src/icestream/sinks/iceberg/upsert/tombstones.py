@@ -188,7 +188,7 @@ class Tombstones:
     def _compact(self) -> None:
         """Compact the small files of many batches, and expire their snapshots.
 
-        Nobody reads an older state of this table, and nobody else writes to it.
+        No reader needs older snapshots of this table, and it has no other writer.
         """
         assert self._live is not None  # noqa: S101 - set by `_open`
         if len(self._live.refresh()) < MANY_FILES:
