@@ -27,6 +27,11 @@ IcestreamError                 exit 1
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class IcestreamError(Exception):
     """An error that says where it occurred, what is wrong, and what to do.
@@ -82,7 +87,7 @@ class ConfigError(IcestreamError):
 
     exit_code = 2
 
-    def __init__(self, problems: list[IcestreamError]) -> None:
+    def __init__(self, problems: Sequence[IcestreamError]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
 

@@ -183,7 +183,7 @@ class Pipeline:
         )
         metrics = PipelineMetrics()
         plan = build_plan(self.settings, self.sink.catalog, self._plan(name, self.sink))
-        refuse_endless(plan, once=once)
+        refuse_endless(plan.pipelines[0], once=once)
         observe = _count_as_one_table(metrics, plan.pipelines[0].sink.identity())
         run = Run(plan, RunChoices(once=once, recovery=beginning), observe)
         run.start()

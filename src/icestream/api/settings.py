@@ -58,9 +58,12 @@ def build_plan(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePl
     """Return a plan for pipelines built in Python."""
     from icestream.config import parse
     from icestream.plan.plan import Plan
-    from icestream.plan.spark_settings import jars_for, refuse_unsupported, settings_for
+    from icestream.plan.spark_settings import jars_for, settings_for, spark_problems
 
-    refuse_unsupported(settings.conf, lambda _: "Settings.conf")
+    for problem in spark_problems(
+        settings.master, settings.conf, lambda name, *_: f"Settings.{name}"
+    ):
+        raise problem
     empty = parse("", settings.state.absolute().parent / "python")
     catalogs = {catalog.name: catalog}
     spark = settings_for(empty, catalogs)

@@ -89,16 +89,12 @@ def command(
     is read or written; a test object written to a store is removed. A server that accepts the
     connection but does not respond fails after 20 s.
     """
-    from icestream.config import load
-    from icestream.plan.plan import refuse_endless
-    from icestream.plan.planner import build, refuse_planned
+    from icestream.config import read
+    from icestream.plan.planner import build_runnable
 
     started = time.perf_counter()
-    config = load(path)
-    plan = build(config)
+    plan = build_runnable(read(path), once=once)
     selected = _select_components(plan, sources, sinks)
-    refuse_planned(plan)
-    refuse_endless(plan, config, once=once)
     head = StepReport("configuration", True, time.perf_counter() - started, _component_counts(plan))
     printer.print_text(str(path))
     printer.print_text(_step_text(head))

@@ -79,7 +79,7 @@ def command(printer: Printer, seconds: float, folder: Path | None, *, cdc: bool)
 
         return run_cdc_demo(printer, seconds, folder)
     from icestream.cli.live import run_plan, show_outcome
-    from icestream.config import load
+    from icestream.config import read
     from icestream.engine.run import RunChoices
     from icestream.plan.planner import build
     from icestream.tables.query import query
@@ -88,7 +88,7 @@ def command(printer: Printer, seconds: float, folder: Path | None, *, cdc: bool)
     printer.print_note(
         f"Streaming 2,000 shop events per second into an Iceberg table in {file.parent}"
     )
-    plan = build(load(file))
+    plan = build(read(file))
     run = run_plan(
         plan, RunChoices(), printer, hint="The demo stops by itself.", tick=_RunTimer(seconds).tick
     )

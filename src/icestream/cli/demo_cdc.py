@@ -110,12 +110,12 @@ def _mirror(
     import psycopg
 
     from icestream.cli.live import run_plan, show_outcome
-    from icestream.config import load
+    from icestream.config import read
     from icestream.engine.run import RunChoices, open_plan_session
     from icestream.plan.planner import build
     from icestream.verify.verify import verify
 
-    plan = build(load(file))
+    plan = build(read(file))
     with psycopg.connect(**server.connection, autocommit=True) as connection:
         cursor = psycopg.ClientCursor(connection)
         cursor.execute(SHOP_SQL, {"customers": CUSTOMERS, "orders": ORDERS})

@@ -45,11 +45,11 @@ def command() -> None:
 @with_config_option
 def list_command(printer: Printer, path: Path, pipeline: str | None, limit: int) -> int:
     """List dead letters by reason, and the newest ones. Spark is not started."""
-    from icestream.config import load
+    from icestream.config import read
     from icestream.engine.dead_letters.table import list_dead_letters
     from icestream.plan.planner import build
 
-    plan = build(load(path)).export_environment()
+    plan = build(read(path)).export_environment()
     chosen = _pipelines_with_dead_letters(plan, pipeline)
     reports, texts = [], []
     for name in dict.fromkeys(one.dead_letter.identity() for one in chosen if one.dead_letter):
@@ -84,7 +84,7 @@ def replay_command(
     Records that now pass are written to the pipeline's table, exactly once, and removed from the
     dead-letter table. The others stay there. The pipeline may keep running.
     """
-    from icestream.config import load
+    from icestream.config import read
     from icestream.engine.dead_letters.replay import Replay, ReplayResult
     from icestream.engine.dead_letters.table import PipelineDeadLetters
     from icestream.engine.run import open_plan_session
@@ -92,7 +92,7 @@ def replay_command(
     from icestream.tables.lookup import find_table
 
     after = None if since is None else parse_timestamp(since)
-    plan = build(load(path), only=[pipeline]).export_environment()
+    plan = build(read(path), only=[pipeline]).export_environment()
     refuse_planned(plan)
     (chosen,) = _pipelines_with_dead_letters(plan, pipeline)
     _refuse_unreplayable(chosen)

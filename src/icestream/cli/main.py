@@ -18,7 +18,7 @@ import click
 
 from icestream.cli.deadline import exit_process
 from icestream.cli.output import VERBOSE_HINT, Printer, error_document, unexpected_error_text
-from icestream.errors import IcestreamError
+from icestream.errors import ConfigError, IcestreamError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +131,10 @@ def _report(printer: Printer, exc: Exception) -> int:
         return _report_usage_error(printer, exc)
     logger.debug("traceback of the error", exc_info=exc)
     if isinstance(exc, IcestreamError):
-        printer.print_error(error_document(exc), str(exc))
+        text = str(exc)
+        if isinstance(exc, ConfigError) and len(exc.problems) > 1:
+            text += f"\n{len(exc.problems)} problems."
+        printer.print_error(error_document(exc), text)
         return exc.exit_code
     return _report_unexpected(printer, exc)
 
@@ -194,8 +197,10 @@ def _log_to_stderr(printer: Printer) -> None:
     if not printer.verbose:
         logging.getLogger("py.warnings").setLevel(logging.ERROR)
     logging.getLogger("icestream").setLevel(logging.DEBUG if printer.verbose else logging.INFO)
-    # py4j logs a traceback for each broken connection; our own error already reports it.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # py4j logs a traceback for each broken connection, and pyspark one for each query that Spark
+    # refuses; our own error already reports it.
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ OK = 200
 @with_config_option
 def command(printer: Printer, path: Path) -> int:
     """Show the metrics of a running `icestream run`, in Prometheus text format or as JSON."""
-    from icestream.config import load
+    from icestream.config import read
     from icestream.plan.planner import build
 
-    plan = build(load(path))
+    plan = build(read(path))
     if plan.metrics_port == 0:
         raise PlanError(
             "the metrics endpoint is disabled",

@@ -38,11 +38,11 @@ def command(
     `+` marks what would be created, `~` what would be changed, and `!` problems, including features
     that this version does not have; `run` and `check` refuse those.
     """
-    from icestream.config import load
+    from icestream.config import read
     from icestream.plan.describe import describe, render_text
     from icestream.plan.planner import build
 
-    plan = build(load(path), only=pipelines)
+    plan = build(read(path), only=pipelines)
     description = describe(plan if offline else plan.export_environment(), ask=not offline)
     printer.print_result(description, render_text(description))
     differs = description["counts"]["create"] or description["counts"]["change"]

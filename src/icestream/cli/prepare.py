@@ -27,12 +27,12 @@ def command(printer: Printer, path: Path | None) -> int:
     upgrading. It downloads the jars of the embedded lake and, with `--config`, those that the file
     needs.
     """
-    from icestream.config import load
+    from icestream.config import read
     from icestream.plan.planner import build
     from icestream.spark.class_archive import archived_jars, write_archive
     from icestream.spark.jars import resolve, resolve_packages, user_packages
 
-    plan = build(load(path)) if path else None
+    plan = build(read(path)) if path else None
     wanted = tuple(dict.fromkeys((*archived_jars(), *(plan.jars if plan else ()))))
     jars = resolve(wanted)
     printer.print_text(f"{output.format_count(len(jars), 'jar')} in {jars[0].parent}")

@@ -32,11 +32,11 @@ def command(printer: Printer, path: Path, sql: str, limit: int, branch: str | No
 
     Name tables as `namespace.table` or `catalog.namespace.table`. Spark is not started.
     """
-    from icestream.config import load
+    from icestream.config import read
     from icestream.plan.planner import build
     from icestream.tables.query import query
 
-    answer = query(sql, build(load(path)).export_environment().catalogs, limit=limit, branch=branch)
+    answer = query(sql, build(read(path)).export_environment().catalogs, limit=limit, branch=branch)
     printer.print_result(query_document(answer), query_text(answer))
     if answer.is_cut and not printer.is_json:
         printer.print_note(

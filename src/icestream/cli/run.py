@@ -61,17 +61,13 @@ def command(
     failed pipeline does not stop the others, but sets the exit code.
     """
     from icestream.cli.live import run_plan, show_outcome
-    from icestream.config import load
+    from icestream.config import read
     from icestream.engine.run import RunChoices
-    from icestream.plan.plan import refuse_endless
-    from icestream.plan.planner import build, refuse_planned
+    from icestream.plan.planner import build_runnable
 
     if resume + start_over + reload_tables > 1:
         raise click.UsageError("--resume, --start-over and --reload are mutually exclusive")
-    config = load(path)
-    plan = build(config, only=pipelines)
-    refuse_planned(plan)
-    refuse_endless(plan, config, once=once)
+    plan = build_runnable(read(path), only=pipelines, once=once)
     if not plan.pipelines:
         raise PlanError(
             "no pipeline to run",

@@ -49,11 +49,11 @@ def show_command(printer: Printer, path: Path, table: str | None, pipeline: str 
     TABLE is `namespace.table` or `catalog.namespace.table`; it may be omitted if the file has
     one table.
     """
-    from icestream.config import load
+    from icestream.config import read
     from icestream.plan.planner import build
     from icestream.tables.lookup import find_table
 
-    plan = build(load(path)).export_environment()
+    plan = build(read(path)).export_environment()
     found = find_table(select_table(plan, table, pipeline).split("."), plan.catalogs)
     document = {"table": found.name, **_table_document(found.table)}
     lines = [
@@ -85,10 +85,10 @@ def diff_command(
     change is listed with its Spark SQL statement, whether or not `schema_evolution` lets the
     pipeline make the change itself.
     """
-    from icestream.config import load
+    from icestream.config import read
     from icestream.plan.planner import build
 
-    plan = build(load(path), only=names).export_environment()
+    plan = build(read(path), only=names).export_environment()
     reports = [_diff_report(plan, pipeline) for pipeline in plan.pipelines]
     printer.print_result({"pipelines": reports}, "\n\n".join(map(_text, reports)))
     differs = any(report["changes"] or report["refused"] for report in reports)

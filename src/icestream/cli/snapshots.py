@@ -38,12 +38,12 @@ def command(
     TABLE is `namespace.table` or `catalog.namespace.table`; it may be omitted if the file has
     one table. Also shows the current metadata file, for engines that read by location.
     """
-    from icestream.config import load
+    from icestream.config import read
     from icestream.plan.planner import build
     from icestream.tables.lookup import find_table
     from icestream.tables.snapshots import list_snapshots
 
-    plan = build(load(path)).export_environment()
+    plan = build(read(path)).export_environment()
     found = find_table(select_table(plan, table, pipeline).split("."), plan.catalogs)
     snapshots = list_snapshots(found.table, limit=limit)
     total = len(found.table.metadata.snapshots)

@@ -35,10 +35,10 @@ def command(printer: Printer, path: Path) -> int:
 
     `rows` counts the latest run. The table is read too, without Spark.
     """
-    from icestream.config import load
+    from icestream.config import read
     from icestream.plan.planner import build
 
-    plan = build(load(path)).export_environment()
+    plan = build(read(path)).export_environment()
     reports = [_report(plan, pipeline) for pipeline in plan.pipelines]
     printer.print_result({"pipelines": reports}, _text(reports))
     return 0

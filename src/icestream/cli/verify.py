@@ -55,12 +55,12 @@ def command(
     chunks that differ. Rows that changed in the database after the newest batch are excluded, so
     the pipeline may keep running. The exit code is 4 if anything differs or can't be compared.
     """
-    from icestream.config import load
+    from icestream.config import read
     from icestream.engine.run import open_plan_session
     from icestream.plan.planner import build, refuse_planned
     from icestream.verify.verify import skipped_pipelines, verify
 
-    plan = build(load(path), only=pipelines)
+    plan = build(read(path), only=pipelines)
     refuse_planned(plan)
     plan.export_environment()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,54 +24,57 @@ from icestream.config.messages import (
     value_at,
 )
 from icestream.config.model import Component, Config, FileBlock
-from icestream.contracts.options import yaml_key
+from icestream.contracts.options import Options, yaml_key
 from icestream.contracts.registry import did_you_mean
 from icestream.errors import ConfigError, IcestreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from icestream.config.yaml import KeyPath, Tree
-    from icestream.contracts.options import Options
 
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def read_components(tree: Tree, path: FilePath, folder: FilePath) -> Config | None:
-    """Return the configuration; None if anything is wrong: `tree.problems` then lists it."""
+def read_components(tree: Tree, path: FilePath, folder: FilePath) -> Config:
+    """Return the configuration, without whatever has mistakes; its problems list those.
+
+    Raises:
+        ConfigError: the file is not a mapping.
+    """
     if tree.data is None:
         tree.data = {}
     if not isinstance(tree.data, dict):
-        tree.problems.append(
-            IcestreamError(
-                f"expected a mapping of keys, found {describe_value((), tree)}",
-                where=tree.where(()),
-                todo="Start with a top-level key such as `sources:`.",
-            )
+        problem = IcestreamError(
+            f"expected a mapping of keys, found {describe_value((), tree)}",
+            where=tree.where(()),
+            todo="Start with a top-level key such as `sources:`.",
         )
-        return None
+        raise ConfigError([*tree.problems, problem])
     _normalise(tree)
     reader = _ConfigReader(tree)
-    block = reader.model(FileBlock, tree.data, ())
+    block = reader.file_block()
     catalogs = {name: reader.catalog(name, ("catalogs", name)) for name in _names(tree, "catalogs")}
     sources = {name: reader.connector("sources", name) for name in _names(tree, "sources")}
     sinks = {name: reader.connector("sinks", name) for name in _names(tree, "sinks")}
     transforms = {name: reader.transforms(name) for name in _names(tree, "pipelines")}
     reader.check_references()
-    if tree.problems or block is None:
-        return None
+    good_catalogs = _usable(catalogs, catalogs)
     return Config(
         path=path,
         folder=folder,
         block=block,
         tree=tree,
-        catalogs=_without_failed(catalogs),
-        sources=_without_failed(sources),
-        sinks=_without_failed(sinks),
-        transforms={
-            name: tuple(_without_failed(parts).values()) for name, parts in transforms.items()
+        catalogs=good_catalogs,
+        sources={
+            name: part
+            for name, part in _usable(sources, block.sources, good_catalogs).items()
+            if part.is_whole
         },
+        sinks=_usable(sinks, block.sinks, good_catalogs),
+        transforms={name: transforms[name] for name in block.pipelines},
+        problems=in_file_order(tree.problems),
     )
 
 
@@ -95,28 +99,71 @@ def _names(tree: Tree, section: str) -> list[str]:
     return list(found) if isinstance(found, dict) else []
 
 
-KeyT = TypeVar("KeyT")
+def _usable(
+    parts: dict[str, Component | None],
+    names: Collection[str],
+    catalogs: Collection[str] | None = None,
+) -> dict[str, Component]:
+    """Return the components that could be read, of those whose block is well-formed.
 
-
-def _without_failed(parts: dict[KeyT, Component | None]) -> dict[KeyT, Component]:
-    return {key: part for key, part in parts.items() if part is not None}
+    Args:
+        parts: the components.
+        names: those whose block is well-formed.
+        catalogs: the catalogs that could be read; a component with another one is not whole.
+    """
+    usable = {name: part for name, part in parts.items() if part is not None and name in names}
+    for name, part in usable.items():
+        if catalogs is not None and isinstance(part.catalog, str) and part.catalog not in catalogs:
+            usable[name] = replace(part, is_whole=False)
+    return usable
 
 
 class _ConfigReader:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
 
+    def file_block(self) -> FileBlock:
+        """Read the file as a model; report what is wrong, and leave it out."""
+        data = self.tree.data
+        try:
+            return FileBlock.model_validate(data)
+        except ValidationError as exc:
+            faults = validation_faults(exc, self.tree, ())
+            self._report(faults)
+        wrong = {fault.path[:2] for fault in faults}
+        pruned = {
+            name: {key: value for key, value in section.items() if (name, key) not in wrong}
+            if isinstance(section, dict)
+            else section
+            for name, section in data.items()
+            if (name,) not in wrong
+        }
+        return FileBlock.model_validate(pruned)
+
     def model(self, kind: type[ModelT], data: Any, base: KeyPath) -> ModelT | None:
         """Check one block; report what is wrong and return None, or return the model."""
+        model, is_whole = self.partial_model(kind, data, base)
+        return model if is_whole else None
+
+    def partial_model(
+        self, kind: type[ModelT], data: Any, base: KeyPath
+    ) -> tuple[ModelT | None, bool]:
+        """Check one block; report what is wrong.
+
+        Returns:
+            The model, and whether it has everything that the block has. If not, options with
+            mistakes are missing; None if there is no model without them.
+        """
         try:
             model = kind.model_validate(data)
         except ValidationError as exc:
-            self._report(validation_faults(exc, self.tree, base))
-            return None
+            faults = validation_faults(exc, self.tree, base)
+            self._report(faults)
+            return _without_faults(kind, data, faults, base), False
         except IcestreamError as exc:
             self.tree.problems.append(exc.at(self.tree.where(base)))
-            return None
-        return model if self._check_booleans(model, base) else None
+            return None, False
+        return model, self._check_booleans(model, base)
 
     def _report(self, faults: list[ValidationFault]) -> None:
         for section in dict.fromkeys(misplaced_section(fault.path, self.tree) for fault in faults):
@@ -180,13 +227,22 @@ class _ConfigReader:
                 return None
             data = {**data, "streams": block["streams"]}
         catalog: str | Component | None = None
+        has_catalog = True
         if "catalog" in kind.model_fields:
             catalog = data.get("catalog")
             if isinstance(catalog, dict):
                 catalog = self.catalog(name, (*base, "catalog"))
+                has_catalog = catalog is not None
                 data = {key: value for key, value in data.items() if key != "catalog"}
-        options = self.model(kind, data, base)
-        return None if options is None else Component(name, connector, options, base, catalog)
+        options, is_whole = self.partial_model(kind, data, base)
+        if options is None:
+            return None
+        is_whole = is_whole and has_catalog and not self._has_unresolved(base)
+        return Component(name, connector, options, base, catalog, is_whole)
+
+    def _has_unresolved(self, base: KeyPath) -> bool:
+        """Tell whether a reference such as `${NAME}` in a block has no value."""
+        return any(path[: len(base)] == base for path in self.tree.unresolved)
 
     def catalog(self, name: str, path: KeyPath) -> Component | None:
         """Read a catalog block."""
@@ -209,27 +265,30 @@ class _ConfigReader:
         options = self.model(kind, data, path) if kind else None
         return None if options is None else Component(name, connector, options, path)
 
-    def transforms(self, pipeline: str) -> dict[int, Component | None]:
-        """Read the transforms of a pipeline."""
+    def transforms(self, pipeline: str) -> tuple[Component, ...]:
+        """Read the transforms of a pipeline; one with mistakes is not whole."""
         path: KeyPath = ("pipelines", pipeline, "transforms")
         steps = value_at(self.tree.data, path)
-        parts: dict[int, Component | None] = {}
-        for number, step in enumerate(steps if isinstance(steps, list) else []):
-            if not isinstance(step, dict):
-                continue
-            if len(step) != 1:
-                self._problem(
-                    (*path, number),
-                    f"a transform has one key, its kind; found {len(step)}",
-                    "Start each transform with `-`.",
-                )
-                continue
-            ((name, value),) = step.items()
-            base = (*path, number, name)
-            kind = self._options_type("transforms", name, base, key=True)
-            options = self.model(kind, value, base) if kind else None
-            parts[number] = Component(name, name, options, base) if options else None
-        return parts
+        return tuple(
+            self._transform((*path, number), step)
+            for number, step in enumerate(steps if isinstance(steps, list) else [])
+            if isinstance(step, dict)
+        )
+
+    def _transform(self, path: KeyPath, step: dict[str, Any]) -> Component:
+        if len(step) != 1:
+            self._problem(
+                path,
+                f"a transform has one key, its kind; found {len(step)}",
+                "Start each transform with `-`.",
+            )
+            return Component("", "", Options(), path, is_whole=False)
+        ((name, value),) = step.items()
+        base = (*path, name)
+        kind = self._options_type("transforms", name, base, key=True)
+        options = self.model(kind, value, base) if kind else None
+        is_whole = options is not None and not self._has_unresolved(base)
+        return Component(name, name, options or Options(), base, is_whole=is_whole)
 
     def check_references(self) -> None:
         """Report references to sources, sinks and catalogs that do not exist."""
@@ -266,6 +325,19 @@ class _ConfigReader:
         self.tree.problems.append(IcestreamError(what, where=self.tree.where(path), todo=todo))
 
 
+def _without_faults(
+    kind: type[ModelT], data: Any, faults: list[ValidationFault], base: KeyPath
+) -> ModelT | None:
+    """Return the model of a block without the keys that have faults; None if it needs them."""
+    if not isinstance(data, dict):
+        return None
+    wrong = {fault.path[len(base)] for fault in faults if len(fault.path) > len(base)}
+    try:
+        return kind.model_validate({key: data[key] for key in data if key not in wrong})
+    except (ValidationError, IcestreamError):
+        return None
+
+
 LINE_AND_COLUMN = re.compile(r":(\d+):(\d+)( |$)")
 
 
@@ -278,6 +350,18 @@ def load(path: str | FilePath, *, environment: Mapping[str, str] | None = None) 
 
     Raises:
         ConfigError: the file cannot be read or is wrong; it holds every problem found.
+    """
+    config = read(path, environment=environment)
+    if config.problems:
+        raise ConfigError(config.problems)
+    return config
+
+
+def read(path: str | FilePath, *, environment: Mapping[str, str] | None = None) -> Config:
+    """Read a configuration file that may have problems, which `plan.build` reports with its own.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not YAML.
     """
     path = FilePath(path)
     try:
@@ -298,7 +382,7 @@ def load(path: str | FilePath, *, environment: Mapping[str, str] | None = None) 
         ) from exc
     if len(content) > yaml.MAX_BYTES:
         raise _file_error(path, "the file is larger than 1 MiB", "Split it into several files.")
-    return parse(text, path, environment=environment)
+    return _read_text(text, path, environment)
 
 
 def parse(
@@ -309,21 +393,29 @@ def parse(
     Raises:
         ConfigError: it is wrong; it holds every problem found.
     """
-    path = FilePath(path)
+    config = _read_text(text, FilePath(path), environment)
+    if config.problems:
+        raise ConfigError(config.problems)
+    return config
+
+
+def _read_text(text: str, path: FilePath, environment: Mapping[str, str] | None) -> Config:
     try:
         tree = yaml.read(text, str(path))
     except IcestreamError as exc:
         raise ConfigError([exc]) from exc
     folder = path.absolute().parent
     interpolate(tree, folder, environment)
-    config = read_components(tree, path, folder)
-    if tree.problems or config is None:
-        raise ConfigError(sorted(tree.problems, key=_line_and_column))
-    return config
+    return read_components(tree, path, folder)
 
 
 def _file_error(path: FilePath, what: str, todo: str) -> ConfigError:
     return ConfigError([IcestreamError(what, where=str(path), todo=todo)])
+
+
+def in_file_order(problems: Iterable[IcestreamError]) -> tuple[IcestreamError, ...]:
+    """Return problems by line and column, each once."""
+    return tuple(sorted({str(one): one for one in problems}.values(), key=_line_and_column))
 
 
 def _line_and_column(problem: IcestreamError) -> tuple[int, int]:

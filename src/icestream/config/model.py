@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path as FilePath
 
     from icestream.config.yaml import KeyPath, Tree
+    from icestream.errors import IcestreamError
 
 VERSION = "1.0"
 NAME_PATTERN = "^[A-Za-z][A-Za-z0-9_-]{0,99}$"
@@ -163,6 +164,7 @@ class Component:
         options: its options; relative paths are still relative.
         path: where its options stand in the file.
         catalog: the catalog it names or holds inline, if it is a part that uses one.
+        is_whole: false if options with mistakes are missing from `options`.
     """
 
     name: str
@@ -170,17 +172,22 @@ class Component:
     options: Options
     path: KeyPath
     catalog: str | Component | None = None
+    is_whole: bool = True
 
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration file whose parts are all well-formed and known by name.
+    """A configuration file.
+
+    If it has problems, it holds the rest of the file, so that the rest can be checked as well:
+    sections and components with mistakes are missing, and a pipeline may refer to a missing one.
 
     Attributes:
         path: the file, as it was named.
         folder: the file's folder, which relative paths in it start from.
         block: the file as a model.
         tree: the file's data, with lines and columns for messages.
+        problems: what is wrong with the file, in its order; empty unless it comes from `read`.
     """
 
     path: FilePath
@@ -191,6 +198,7 @@ class Config:
     sources: Mapping[str, Component] = field(default_factory=dict)
     sinks: Mapping[str, Component] = field(default_factory=dict)
     transforms: Mapping[str, tuple[Component, ...]] = field(default_factory=dict)
+    problems: tuple[IcestreamError, ...] = ()
 
     @property
     def pipelines(self) -> Mapping[str, PipelineBlock]:

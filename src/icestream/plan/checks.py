@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.catalog import name_problem, shorten
 from icestream.errors import IcestreamError, PlanError
-from icestream.plan.multi_table_checks import mirror_problems, reads_changes, route_problems
+from icestream.plan.multi_table_checks import reads_changes, route_problems
 from icestream.schemas.column_names import RENAME_RESERVED, reserved_problem
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition_terms import (
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from icestream.config import Component, Config
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
+    from icestream.plan.plan import PipelinePlan
     from icestream.sinks.iceberg.options import Expectation
 
 
@@ -111,29 +112,51 @@ UPSERT_ONLY = (
 COMPRESSION_LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
 
 
-def cross_check(config: Config, for_changes: Collection[str] = ()) -> list[IcestreamError]:
-    """Return every problem between parts that are each well-formed.
+def sink_problems(
+    config: Config, for_changes: Collection[str] = ()
+) -> dict[str, list[IcestreamError]]:
+    """Return, for each sink that was read whole, the problems between its options.
 
     Args:
         config: the file.
         for_changes: names of sinks that changes go to, though no pipeline of the file says so.
     """
-    problems: list[IcestreamError] = []
-    for component in config.sinks.values():
-        if isinstance(component.options, IcebergOptions):
-            is_mirror = component.name in for_changes or _takes_only_changes(config, component)
-            problems += _SinkCheck(config, component, component.options, is_mirror).problems()
-    problems += mirror_problems(config, for_changes)
+    problems: dict[str, list[IcestreamError]] = {}
+    for name, component in config.sinks.items():
+        if isinstance(component.options, IcebergOptions) and component.is_whole:
+            is_mirror = name in for_changes or _takes_only_changes(config, component)
+            problems[name] = _SinkCheck(config, component, component.options, is_mirror).problems()
+    return problems
+
+
+def view_problems(config: Config) -> Iterator[PlanError]:
+    """Yield what is wrong with the views."""
     for name, view in config.block.views.items():
         if (view.sql is None) == (not view.aggregates):
-            problems.append(
-                PlanError(
-                    "a view needs either `sql` or `aggregates`",
-                    where=config.tree.where(("views", name), key=True),
-                    todo="Add e.g. `aggregates: {orders: count(*)}`.",
-                )
+            yield PlanError(
+                "a view needs either `sql` or `aggregates`",
+                where=config.tree.where(("views", name), key=True),
+                todo="Add e.g. `aggregates: {orders: count(*)}`.",
             )
-    return problems
+
+
+def pipeline_conflicts(config: Config, pipelines: Sequence[PipelinePlan]) -> Iterator[PlanError]:
+    """Yield the pipelines that upsert the same table: each would undo the other's work."""
+    writers: dict[tuple[str, str], str] = {}
+    for pipeline in pipelines:
+        sink = pipeline.sink
+        if sink.single_table() is None or sink.options.commit_mode != "upsert":
+            continue
+        table = sink.identity()
+        first = writers.setdefault((table, sink.options.branch), pipeline.name)
+        if first != pipeline.name:
+            yield PlanError(
+                f"{pipeline.name!r} upserts {table}, and so does {first!r}: the order of their "
+                "changes to one key would be left to chance, and their commits would conflict",
+                where=config.tree.where(("pipelines", pipeline.name), key=True),
+                todo="Read both sources in one pipeline (`topics: [a, b]`), or give each a table "
+                "of its own.",
+            )
 
 
 def reserved_column_problems(
@@ -188,7 +211,7 @@ def missing_field_problems(
 
 def _takes_only_changes(config: Config, sink: Component) -> bool:
     users = [
-        config.sources[pipeline.source]
+        config.sources.get(pipeline.source)
         for pipeline in config.pipelines.values()
         if pipeline.sink == sink.name
     ]

@@ -62,11 +62,13 @@ def _is_expression(text: str) -> bool:
     return len(found) == 1 and isinstance(found[0], exp.Condition)
 
 
-def reads_changes(config: Config, component: Component) -> bool | None:
+def reads_changes(config: Config, component: Component | None) -> bool | None:
     """Tell whether a source gives changes, with tables and keys of their own.
 
-    None if it can't be built, and so can't be asked.
+    None if it can't be read or built, and so can't be asked.
     """
+    if component is None:
+        return None
     try:
         return build_source(config, component).traits.changes
     except IcestreamError:
@@ -78,11 +80,12 @@ def mirror_problems(config: Config, sinks: Collection[str] = ()) -> Iterator[Pla
     for name in sinks:
         yield from _sink_problems(config, config.sinks[name])
     for name, pipeline in config.pipelines.items():
-        if not reads_changes(config, config.sources[pipeline.source]):
+        if not reads_changes(config, config.sources.get(pipeline.source)):
             continue
         if config.transforms.get(name):
             yield transforms_problem(config.tree.where(("pipelines", name, "transforms"), key=True))
-        yield from _sink_problems(config, config.sinks[pipeline.sink])
+        if pipeline.sink in config.sinks:
+            yield from _sink_problems(config, config.sinks[pipeline.sink])
 
 
 def transforms_problem(where: str) -> PlanError:

@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from icestream.errors import ConfigError, PlanError
+from icestream.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pydantic import SecretStr
@@ -58,6 +58,11 @@ class PlannedFeature:
 
     where: str
     name: str
+
+    @property
+    def message(self) -> str:
+        """What is wrong, for an error."""
+        return f"{self.name!r} is not available in this version"
 
 
 @dataclass(frozen=True)
@@ -148,31 +153,36 @@ class Plan:
         }
 
 
-def refuse_endless(plan: Plan, config: Config | None = None, *, once: bool) -> None:
-    """Refuse to replace a table, batch for batch, by a source that does not end.
+def endless_problems(
+    pipelines: Iterable[PipelinePlan], config: Config, *, once: bool
+) -> Iterator[PlanError]:
+    """Yield the pipelines that would replace a table, batch for batch, by an endless source.
 
     Args:
-        plan: what would run.
+        pipelines: what would run.
         config: the file, for places in it.
         once: whether the run goes up to where each source ends now.
+    """
+    for pipeline in pipelines:
+        if not once and pipeline.sink.needs_end() and not pipeline.source.has_end():
+            yield _endless_problem(
+                pipeline,
+                config.tree.where((*config.sinks[pipeline.sink_name].path, "commit_mode")),
+            )
+
+
+def refuse_endless(pipeline: PipelinePlan, *, once: bool) -> None:
+    """Refuse a pipeline that would replace a table, batch for batch, by an endless source.
 
     Raises:
-        ConfigError: it would; it holds every such pipeline.
+        PlanError: it would.
     """
-    problems = [
-        _problem(pipeline, config)
-        for pipeline in plan.pipelines
-        if not once and pipeline.sink.needs_end() and not pipeline.source.has_end()
-    ]
-    if problems:
-        raise ConfigError(list(problems))
+    if not once and pipeline.sink.needs_end() and not pipeline.source.has_end():
+        raise _endless_problem(pipeline, f"pipeline {pipeline.name!r}")
 
 
-def _problem(pipeline: PipelinePlan, config: Config | None) -> PlanError:
+def _endless_problem(pipeline: PipelinePlan, where: str) -> PlanError:
     mode = pipeline.sink.options.commit_mode
-    where = f"pipeline {pipeline.name!r}"
-    if config is not None:
-        where = config.tree.where((*config.sinks[pipeline.sink_name].path, "commit_mode"))
     return PlanError(
         f"commit_mode {mode!r} in pipeline {pipeline.name!r}: the source "
         f"{pipeline.source_name!r} never ends, so that every batch would wipe what the last wrote",

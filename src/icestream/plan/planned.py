@@ -71,7 +71,7 @@ def _in_components(role: str, components: Iterable[Component]) -> Iterator[Plann
 def _in_transforms(config: Config) -> Iterator[PlannedItem]:
     for components in config.transforms.values():
         for component in components:
-            if not is_available("transforms", component.connector):
+            if component.is_whole and not is_available("transforms", component.connector):
                 yield PlannedItem(component.path, component.connector, whole=True)
 
 

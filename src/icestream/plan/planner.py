@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from icestream.config import in_file_order
 from icestream.config.connectors import is_available
 from icestream.contracts import registry
 from icestream.contracts.registry import did_you_mean
-from icestream.errors import ConfigError, PlanError, UnavailableError
+from icestream.errors import ConfigError, IcestreamError, PlanError, UnavailableError
 from icestream.plan.checks import (
-    cross_check,
     dead_letter_table_problem,
     missing_field_problems,
+    pipeline_conflicts,
     reserved_column_problems,
+    sink_problems,
     unknown_column_problems,
+    view_problems,
 )
-from icestream.plan.plan import PipelinePlan, Plan, PlannedFeature, RestartPolicy
+from icestream.plan.multi_table_checks import mirror_problems
+from icestream.plan.plan import (
+    PipelinePlan,
+    Plan,
+    PlannedFeature,
+    RestartPolicy,
+    endless_problems,
+)
 from icestream.plan.planned import UnavailableCatalog, UnavailableTransform, find_planned
 from icestream.plan.sources import absolute_path, build_source, resolve_paths
-from icestream.plan.spark_settings import batching_for, jars_for, settings_for
+from icestream.plan.spark_settings import batching_for, jars_for, settings_for, spark_problems
 from icestream.storage.blocks import KINDS, StorageBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from icestream.config import Component, Config
     from icestream.config.yaml import KeyPath
@@ -35,6 +47,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_CATALOG = "lake"
+BuiltT = TypeVar("BuiltT")
 
 
 class CatalogResolver:
@@ -56,10 +69,9 @@ class CatalogResolver:
             for component in (*config.sinks.values(), *config.sources.values())
         )
 
-    def add_named(self, names: Iterable[str]) -> None:
-        """Take up catalogs of the file by name."""
-        for name in names:
-            self._named(name)
+    def add_named(self, name: str) -> None:
+        """Take up a catalog of the file by name."""
+        self._named(name)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the catalogs' libraries read; a process has one value of each.
@@ -219,13 +231,40 @@ def build(config: Config, *, only: Sequence[str] = (), for_changes: Collection[s
         for_changes: names of sinks that changes go to, though no pipeline of the file says so.
 
     Raises:
-        ConfigError: components of the file do not fit together; it holds every problem found.
+        ConfigError: the file is wrong, or components of it do not fit together; it holds every
+            problem found.
         PlanError: `only` names a pipeline that there is not, or that is switched off.
     """
-    problems = cross_check(config, for_changes)
-    if problems:
-        raise ConfigError(problems)
-    return _Planner(config).plan(_select_pipelines(config, only), everything=not only)
+    planner = _Planner(config, only, for_changes)
+    plan = planner.plan()
+    if planner.problems or plan is None:
+        raise ConfigError(in_file_order(planner.problems))
+    return plan
+
+
+def build_runnable(config: Config, *, only: Sequence[str] = (), once: bool) -> Plan:
+    """Return a plan that can run, or all reasons why it can't.
+
+    Args:
+        config: the file.
+        only: names of the pipelines to run; every enabled one if empty.
+        once: whether the run goes up to where each source ends now.
+
+    Raises:
+        ConfigError: the file is wrong, components of it do not fit together, or a source that does
+            not end would replace a table batch for batch; it holds every problem found.
+        UnavailableError: the file is good, but names features that this version does not have.
+        PlanError: `only` names a pipeline that there is not, or that is switched off.
+    """
+    planner = _Planner(config, only)
+    plan = planner.plan()
+    planned = planner.planned()
+    problems = [*planner.problems, *endless_problems(planner.pipelines, config, once=once)]
+    if problems or plan is None:
+        problems += [UnavailableError(item.message, where=item.where) for item in planned]
+        raise ConfigError(in_file_order(problems))
+    refuse_planned(plan)
+    return plan
 
 
 def refuse_planned(plan: Plan) -> None:
@@ -235,14 +274,14 @@ def refuse_planned(plan: Plan) -> None:
         UnavailableError: it does; each of them is named.
     """
     if plan.planned:
-        lines = [
-            f"{item.where}: {item.name!r} is not available in this version" for item in plan.planned
-        ]
-        raise UnavailableError("\n".join(lines))
+        raise UnavailableError("\n".join(f"{item.where}: {item.message}" for item in plan.planned))
 
 
 def _select_pipelines(config: Config, only: Sequence[str]) -> list[str]:
     for name in only:
+        if name not in config.pipelines and config.problems:
+            # It may be one of those that the problems are about.
+            raise ConfigError(config.problems)
         if name not in config.pipelines:
             names = list(config.pipelines)
             raise PlanError(
@@ -264,29 +303,73 @@ def _select_pipelines(config: Config, only: Sequence[str]) -> list[str]:
 
 
 class _Planner:
-    def __init__(self, config: Config) -> None:
+    """Builds the components of a file, and gathers every problem instead of stopping at the first.
+
+    A component with problems is left out, and so is a pipeline that uses it.
+    """
+
+    def __init__(
+        self, config: Config, only: Sequence[str], for_changes: Collection[str] = ()
+    ) -> None:
         self.config = config
         self.resolver = CatalogResolver(config)
         self.sources: dict[str, Source[Any]] = {}
         self.sinks: dict[str, Sink[Any]] = {}
-        self.running = 1
+        self.names = _select_pipelines(config, only)
+        self.everything = not only
+        self.pipelines: list[PipelinePlan] = []
+        spark = config.block.spark
+        of_sinks = sink_problems(config, for_changes)
+        self.good_sinks = {name for name, problems in of_sinks.items() if not problems}
+        self.problems: list[IcestreamError] = [
+            *chain.from_iterable(of_sinks.values()),
+            *mirror_problems(config, for_changes),
+            *view_problems(config),
+            *spark_problems(
+                spark.master, spark.conf, lambda *path: config.tree.where(("spark", *path))
+            ),
+        ]
 
-    def plan(self, names: list[str], *, everything: bool) -> Plan:
+    def plan(self) -> Plan | None:
+        """Return the plan; None if anything is wrong, which `problems` then has."""
         config = self.config
-        self.running = max(len(names), 1)
-        pipelines = tuple(self._pipeline(name) for name in names)
-        if everything:
+        for name in self.names:
+            built = self._gather(partial(self._pipeline, name))
+            if built is not None:
+                self.pipelines.append(built)
+        if self.everything:
             for name, component in config.sources.items():
-                self.sources.get(name) or self._source(component)
+                if name not in self.sources:
+                    self._gather(partial(self._source, component))
             for name, component in config.sinks.items():
-                self.sinks.get(name) or self._sink(component)
-            self.resolver.add_named(config.catalogs)
-        catalogs = self.resolver.catalogs
+                if name not in self.sinks and name in self.good_sinks:
+                    self._gather(partial(self._sink, component))
+            for name in config.catalogs:
+                self._gather(partial(self.resolver.add_named, name))
+        self.problems += pipeline_conflicts(config, self.pipelines)
+        # What an unresolved reference stands for is not known, and so not wrong either.
+        unknown = {config.tree.where(path) for path in config.tree.unresolved}
+        own = [problem for problem in self.problems if problem.where not in unknown]
+        self.problems = [*config.problems, *own]
+        return self._gather(self._whole_plan) if not self.problems else None
+
+    def _gather(self, build: Callable[[], BuiltT]) -> BuiltT | None:
+        """Return what `build` returns; None if it fails, after noting its problems."""
+        try:
+            return build()
+        except ConfigError as exc:
+            self.problems += exc.problems
+        except PlanError as exc:
+            self.problems.append(exc)
+        return None
+
+    def _whole_plan(self) -> Plan:
+        config, catalogs = self.config, self.resolver.catalogs
         settings = settings_for(config, catalogs)
         return Plan(
             path=config.path,
             state=Path(absolute_path(config.block.state.path, config.folder)),
-            pipelines=pipelines,
+            pipelines=tuple(self.pipelines),
             catalogs=catalogs,
             jars=jars_for(config, catalogs.values()),
             master=config.block.spark.master,
@@ -296,53 +379,51 @@ class _Planner:
             metrics_port=config.block.metrics.port,
             metrics_token=config.block.metrics.token,
             names=tuple(config.pipelines),
-            planned=self._planned(),
+            planned=self.planned(),
             shown_secrets=settings.displayed_secrets,
             environment=self.resolver.environment(),
             sources=self.sources,
             sinks=self.sinks,
         )
 
-    def _planned(self) -> tuple[PlannedFeature, ...]:
+    def planned(self) -> tuple[PlannedFeature, ...]:
+        """Return what the file names and this version does not have."""
         tree = self.config.tree
         return tuple(
             PlannedFeature(tree.where(item.path, key=item.whole), item.name)
             for item in find_planned(self.config)
         )
 
-    def _pipeline(self, name: str) -> PipelinePlan:
-        block = self.config.pipelines[name]
-        sink_component = self.config.sinks[block.sink]
+    def _pipeline(self, name: str) -> PipelinePlan | None:
+        """Build a pipeline; None if one of its components is known to be wrong."""
+        config, block = self.config, self.config.pipelines[name]
+        source_component = config.sources.get(block.source)
+        steps = config.transforms.get(name, ())
+        if source_component is None:
+            return None
+        source = self._source(source_component)
+        if block.sink not in self.good_sinks or not all(step.is_whole for step in steps):
+            return None
+        sink_component = config.sinks[block.sink]
         options: Any = sink_component.options
-        steps = self.config.transforms.get(name, ())
-        source = self._source(self.config.sources[block.source])
         sink = self._sink(sink_component, changes=source.traits.changes)
         transforms = tuple(_build_transform(component) for component in steps)
-        source_component = self.config.sources[block.source]
         named = {component.name: step for component, step in zip(steps, transforms, strict=True)}
-        problems = [
-            *reserved_column_problems(self.config, source_component, source, transforms),
-            *missing_field_problems(self.config, sink_component, source, named),
-        ]
-        if problems:
-            raise ConfigError([*problems])
+        self.problems += reserved_column_problems(config, source_component, source, transforms)
+        self.problems += missing_field_problems(config, sink_component, source, named)
         if not steps:
-            unknown = list(
-                unknown_column_problems(self.config, sink_component, options.expect, source)
-            )
-            if unknown:
-                raise ConfigError([*unknown])
+            self.problems += unknown_column_problems(config, sink_component, options.expect, source)
         dead_letter = self._dead_letter(sink_component)
         if dead_letter is not None and dead_letter.identity() == sink.identity():
             # Names may differ in case where the catalog ignores it.
-            raise ConfigError([dead_letter_table_problem(self.config, sink_component)])
+            self.problems.append(dead_letter_table_problem(config, sink_component))
         return PipelinePlan(
             name=name,
             source_name=block.source,
             source=source,
             sink_name=block.sink,
             sink=sink,
-            batching=batching_for(options, self.config.block.spark.conf, self.running),
+            batching=batching_for(options, config.block.spark.conf, max(len(self.names), 1)),
             restart=RestartPolicy(max=block.restart.max, backoff_secs=block.restart.backoff_secs),
             on_error=options.on_error,
             dead_letter=dead_letter,

@@ -87,6 +87,22 @@ def physical_memory() -> int:
         return 8 << 30
 
 
+MASTER = "spark.master"
+MASTER_URL = re.compile(
+    r"^(local(\[ *(\d+|\*) *(, *\d+ *)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://\S+)$"
+)
+# The launcher passes it to Java as it is, and Java takes no other units.
+HEAP_SIZE = re.compile(r"^\d+[kmgt]$", re.IGNORECASE)
+MEMORY_SETTINGS = {
+    "spark.driver.memory",
+    "spark.driver.memoryOverhead",
+    "spark.driver.maxResultSize",
+    "spark.executor.memory",
+    "spark.executor.memoryOverhead",
+    "spark.executor.pyspark.memory",
+    "spark.memory.offHeap.size",
+}
+
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 MIN_SECRET_LENGTH = 6
 # Settings of the resolver inside Spark, which we don't use: it checks no checksums.
@@ -107,13 +123,8 @@ class SparkSettings:
 
 
 def settings_for(config: Config, catalogs: Mapping[str, Catalog[Any]]) -> SparkSettings:
-    """Return the user's settings joined with those of every catalog.
-
-    Raises:
-        PlanError: a setting is not supported.
-    """
+    """Return the user's settings joined with those of every catalog."""
     user = config.block.spark.conf
-    refuse_unsupported(user, lambda key: config.tree.where(("spark", "conf", key)))
     settings = SparkSettings({**user, "spark.sql.extensions": _extensions(user)})
     references = dict(_secrets(config))
     for name, catalog in catalogs.items():
@@ -134,15 +145,36 @@ def settings_for(config: Config, catalogs: Mapping[str, Catalog[Any]]) -> SparkS
     return settings
 
 
-def refuse_unsupported(conf: Mapping[str, str], where: Callable[[str], str]) -> None:
-    """Refuse settings of Spark that would have no effect.
+def spark_problems(
+    master: str, conf: Mapping[str, str], where: Callable[..., str]
+) -> Iterator[PlanError]:
+    """Yield the settings that Spark would refuse, or that would have no effect.
 
-    Raises:
-        PlanError: one of them is given.
+    Args:
+        master: where Spark runs.
+        conf: the settings, as given.
+        where: returns the location of `master`, or of `conf` and a key in it.
     """
-    for key, instead in UNSUPPORTED.items():
-        if key in conf:
-            raise PlanError(f"{key!r} is not supported", where=where(key), todo=instead)
+    for text, path in ((master, ("master",)), (conf.get(MASTER), ("conf", MASTER))):
+        if text is not None and not MASTER_URL.match(text):
+            yield PlanError(
+                f"{text!r} is not a Spark master",
+                where=where(*path),
+                todo="Write e.g. `local[*]`, `local[4]`, `spark://host:7077`, `yarn` or "
+                "`k8s://https://host:443`.",
+            )
+    for key, value in conf.items():
+        pattern = HEAP_SIZE if key == "spark.driver.memory" else SIZE
+        if key in MEMORY_SETTINGS and not pattern.match(value):
+            yield PlanError(
+                f"{value!r} is not an amount of memory",
+                where=where("conf", key),
+                todo="Write a whole number and a unit, e.g. `512m` or `2g`.",
+            )
+        if key in UNSUPPORTED:
+            yield PlanError(
+                f"{key!r} is not supported", where=where("conf", key), todo=UNSUPPORTED[key]
+            )
 
 
 def _contains_secret(value: str, secret: str) -> bool:

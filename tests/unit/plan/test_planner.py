@@ -416,7 +416,7 @@ def test_token_of_the_metrics_endpoint_reaches_the_plan_and_is_not_shown(tmp_pat
 )
 def test_resolver_setting_of_spark_is_refused(tmp_path: Path, key: str, todo: str) -> None:
     config = parse(f"{FILE}spark:\n  conf:\n    {key}: x\n", tmp_path / "orders.yaml")
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(ConfigError) as caught:
         build(config)
     line = FILE.count("\n") + 3
     assert str(caught.value) == (

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icestream.config import parse
-from icestream.errors import ConfigError
+from icestream.errors import ConfigError, PlanError
 from icestream.plan import build
 from icestream.plan.plan import refuse_endless
+from icestream.plan.planner import build_runnable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,8 +48,7 @@ def text_of(mode: str, made: str = ENDLESS) -> str:
 
 
 def refuse(text: str, *, once: bool) -> None:
-    config = parse(text, "orders.yaml")
-    refuse_endless(build(config), config, once=once)
+    build_runnable(parse(text, "orders.yaml"), once=once)
 
 
 @pytest.mark.parametrize("mode", ["overwrite_table", "overwrite_partitions"])
@@ -62,8 +62,8 @@ def test_unbounded_stream_that_would_overwrite_its_own_rows_is_refused(mode: str
 
 def test_pipeline_created_in_python_is_reported_by_its_name() -> None:
     plan = build(parse(text_of("overwrite_table"), "orders.yaml"))
-    with pytest.raises(ConfigError) as caught:
-        refuse_endless(plan, once=False)
+    with pytest.raises(PlanError) as caught:
+        refuse_endless(plan.pipelines[0], once=False)
 
     assert str(caught.value).startswith("pipeline 'orders': commit_mode 'overwrite_table' in ")
 
