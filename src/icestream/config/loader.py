@@ -15,6 +15,7 @@ from icestream.config.interpolate import interpolate
 from icestream.config.messages import (
     ValidationFault,
     describe_value,
+    is_misspelt,
     misplaced_section,
     misplaced_section_problem,
     model_at,
@@ -174,6 +175,7 @@ class _ConfigReader:
             for fault in faults
             if misplaced_section(fault.path, self.tree) is None
             and fault.path not in self.tree.unresolved
+            and not is_misspelt(fault, faults)
         ]
         ordered = sorted(faults, key=lambda fault: [str(part) for part in fault.path])
         for path, group in groupby(ordered, key=lambda fault: fault.path):

@@ -221,6 +221,16 @@ def validation_faults(exc: ValidationError, tree: Tree, base: KeyPath) -> list[V
     ]
 
 
+def is_misspelt(missing: ValidationFault, faults: Sequence[ValidationFault]) -> bool:
+    """Tell whether a missing key is in its block after all, as an unknown key much like it."""
+    return missing.kind == "missing" and any(
+        fault.kind == "extra_forbidden"
+        and fault.path[:-1] == missing.path[:-1]
+        and did_you_mean(str(fault.path[-1]), [str(missing.path[-1])])
+        for fault in faults
+    )
+
+
 def _is_prefix(path: KeyPath, start: KeyPath) -> bool:
     return path[: len(start)] == start
 

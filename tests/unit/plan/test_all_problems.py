@@ -78,7 +78,6 @@ sinks:
   good: {connector: iceberg, config: {namespace: a}}
 """
     assert problems(tmp_path, text) == [
-        "2:21 catalogs.far.jdbc.uri: 'uri' is missing",
         "2:28 catalogs.far.jdbc.uir: unknown key 'uir'",
         "5:57 sinks.inline.config.catalog.type: no catalog is called 'jbdc'",
         "6:30 sinks.good.config.table: 'table' is missing",
@@ -95,7 +94,6 @@ pipelines:
   shop: {source: shop, sink: lake}
 """
     assert [line.split(": ", 1)[0] for line in problems(tmp_path, text)] == [
-        "2:35 sources.shop.config.database",
         "2:35 sources.shop.config.user",
         "2:54 sources.shop.config.databse",
     ]

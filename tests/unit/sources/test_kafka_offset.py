@@ -90,8 +90,14 @@ def test_no_setting_is_shown() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"topics": []}, "needs either `topics` or `topic_pattern`"),
-        ({"topic_pattern": "x.*"}, "needs either `topics` or `topic_pattern`"),
+        (
+            {"topics": []},
+            "names no topics\nAdd `topics`, e.g. `topics: [orders]`, or `topic_pattern`.",
+        ),
+        (
+            {"topic_pattern": "x.*"},
+            "`topics` and `topic_pattern` are mutually exclusive\nRemove one.",
+        ),
         (
             {"topics": [], "topic_pattern": "("},
             "topic_pattern is not a regular expression: "

@@ -143,8 +143,12 @@ class KafkaOptions(Options):
                 "`brokers` contains a user or a password, and broker addresses are logged; use "
                 "`sasl.username` and `sasl.password` under `options` instead"
             )
-        if bool(self.topics) == (self.topic_pattern is not None):
-            raise ValueError("needs either `topics` or `topic_pattern`")
+        if self.topics and self.topic_pattern is not None:
+            raise ValueError("`topics` and `topic_pattern` are mutually exclusive\nRemove one.")
+        if not self.topics and self.topic_pattern is None:
+            raise ValueError(
+                "names no topics\nAdd `topics`, e.g. `topics: [orders]`, or `topic_pattern`."
+            )
         if self.topic_pattern is not None:
             try:
                 re.compile(self.topic_pattern)
