@@ -10,6 +10,7 @@ import re
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
+from icestream.contracts.secrets import is_secret
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class _Interpolator:
             self._report(
                 path,
                 f"the environment variable {name!r} is not set",
-                f"Set it, or give a default: `${{{name}:-default}}`.",
+                _how_to_set(name, path),
             )
             return ""
         return value
@@ -107,3 +108,11 @@ class _Interpolator:
     def _report(self, path: KeyPath, what: str, todo: str) -> None:
         self.tree.unresolved.add(path)
         self.tree.problems.append(IcestreamError(what, where=self.tree.where(path), todo=todo))
+
+
+def _how_to_set(name: str, path: KeyPath) -> str:
+    """Say how to give a variable its value; that of a secret never belongs in the file."""
+    keys = [part for part in path if isinstance(part, str)]
+    if is_secret(name) or (keys and is_secret(keys[-1])):
+        return "Set it, or read the secret from a file: `${file:PATH}`."
+    return f"Set it, or give a default: `${{{name}:-default}}`."

@@ -145,7 +145,7 @@ def _with_descriptions(node: Any) -> Any:
         key: _with_descriptions(value)
         for key, value in node.items()
         if not (key == "title" and isinstance(value, str) and value != TITLE)
-        and not (key in ("planned", "path") and not isinstance(value, dict))
+        and not (key in ("planned", "path", "expressions") and not isinstance(value, dict))
     }
     if planned is True:
         result["description"] = f"{result.get('description', '')} {UNAVAILABLE}".strip()

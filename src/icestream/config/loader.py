@@ -20,6 +20,7 @@ from icestream.config.messages import (
     misplaced_section_problem,
     model_at,
     problem_for,
+    split_value_problem,
     unknown_key_problem,
     validation_faults,
     value_at,
@@ -93,6 +94,16 @@ def _normalise(tree: Tree) -> None:
                 todo='Write `version: "1.0"`, or leave it out.',
             )
         )
+    if not tree.problems and all(
+        key in FileBlock.model_fields and value == {} for key, value in tree.data.items()
+    ):
+        tree.problems.append(
+            IcestreamError(
+                "the file has no sources, sinks or pipelines",
+                where=tree.name,
+                todo="Add them, or let `icestream init --force` write a file to start from.",
+            )
+        )
 
 
 def _names(tree: Tree, section: str) -> list[str]:
@@ -155,6 +166,7 @@ class _ConfigReader:
             The model, and whether it has everything that the block has. If not, options with
             mistakes are missing; None if there is no model without them.
         """
+        self._join_expressions(kind, data, base)
         try:
             model = kind.model_validate(data)
         except ValidationError as exc:
@@ -165,6 +177,18 @@ class _ConfigReader:
             self.tree.problems.append(exc.at(self.tree.where(base)))
             return None, False
         return model, self._check_booleans(model, base)
+
+    def _join_expressions(self, kind: type[BaseModel], data: Any, base: KeyPath) -> None:
+        """Join what YAML has split at commas, in every option that is a list of expressions."""
+        for name, field in kind.model_fields.items():
+            extra = field.json_schema_extra
+            if not isinstance(extra, dict) or not extra.get("expressions"):
+                continue
+            key = yaml_key(name, field)
+            if isinstance(data, dict) and isinstance(data.get(key), list):
+                self.tree.join_expressions(data[key], (*base, key))
+            elif isinstance(data, list) and getattr(kind, "shorthand", None) == name:
+                self.tree.join_expressions(data, base)
 
     def _report(self, faults: list[ValidationFault]) -> None:
         for section in dict.fromkeys(misplaced_section(fault.path, self.tree) for fault in faults):
@@ -181,7 +205,10 @@ class _ConfigReader:
         for path, group in groupby(ordered, key=lambda fault: fault.path):
             same = list(group)
             if same[0].kind == "extra_forbidden":
-                self.tree.problems.append(unknown_key_problem(path, self.tree))
+                problem = unknown_key_problem(path, self.tree)
+                # The parts of a split value are all keys that are not known, for one reason.
+                if str(problem) not in map(str, self.tree.problems):
+                    self.tree.problems.append(problem)
                 continue
             model = model_at(path[:-1], self.tree)
             fields = model.model_fields if model else {}
@@ -278,11 +305,15 @@ class _ConfigReader:
         )
 
     def _transform(self, path: KeyPath, step: dict[str, Any]) -> Component:
-        if len(step) != 1:
-            self._problem(
-                path,
-                f"a transform has one key, its kind; found {len(step)}",
-                "Start each transform with `-`.",
+        split = split_value_problem(path, self.tree)
+        if split is not None or len(step) != 1:
+            self.tree.problems.append(
+                split
+                or IcestreamError(
+                    f"a transform has one key, its kind; found {len(step)}",
+                    where=self.tree.where(path),
+                    todo="Start each transform with `-`.",
+                )
             )
             return Component("", "", Options(), path, is_whole=False)
         ((name, value),) = step.items()

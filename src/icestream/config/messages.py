@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import BaseModel
 
 from icestream.config import connectors
 from icestream.config.model import FileBlock
-from icestream.config.yaml import dotted
+from icestream.config.yaml import dotted, open_parentheses
 from icestream.contracts.options import yaml_key
-from icestream.contracts.registry import did_you_mean
+from icestream.contracts.registry import alternative, did_you_mean
 from icestream.contracts.secrets import is_secret
 from icestream.errors import IcestreamError
 
@@ -30,6 +31,9 @@ COMPONENT_KEYS = {"connector", "type", "source", "sink", "target"}
 def unknown_key_problem(path: KeyPath, tree: Tree) -> IcestreamError:
     """Return the problem of a key that its block does not have."""
     key = str(path[-1])
+    split = split_value_problem(path[:-1], tree, key)
+    if split is not None:
+        return split
     here = _fields_at(path[:-1], tree)
     todo = did_you_mean(key, here).rstrip()
     exact = _suggest_location(path, tree)
@@ -39,6 +43,37 @@ def unknown_key_problem(path: KeyPath, tree: Tree) -> IcestreamError:
     elif not todo and here:
         todo = f"Valid keys: {', '.join(sorted(here))}."
     return IcestreamError(f"unknown key {key!r}", where=tree.where(path, key=True), todo=todo)
+
+
+def split_value_problem(
+    path: KeyPath, tree: Tree, part: str | None = None
+) -> IcestreamError | None:
+    """Return the problem of an unquoted value in `{...}`, which YAML splits at its comma.
+
+    `{route_by: concat(a, b)}` is read as `{route_by: "concat(a", "b)": null}`.
+
+    Args:
+        path: the block.
+        tree: the file.
+        part: the key that must be part of the value; any if absent.
+    """
+    block = value_at(tree.data, path)
+    items = list(block.items()) if isinstance(block, dict) else []
+    for index, (key, value) in enumerate(items):
+        depth, parts = open_parentheses(value) if isinstance(value, str) else 0, []
+        for other, empty in items[index + 1 :]:
+            if depth <= 0 or empty is not None:
+                break
+            depth += open_parentheses(other)
+            parts.append(other)
+        if parts and depth == 0 and (part is None or part in parts):
+            text = "..." if is_secret(key) else ", ".join([value, *parts])
+            return IcestreamError(
+                f"YAML ends the value of {key!r} at its comma",
+                where=tree.where((*path, key)),
+                todo=f"Put it in quotes: `{key}: {json.dumps(text, ensure_ascii=False)}`.",
+            )
+    return None
 
 
 def misplaced_section(path: KeyPath, tree: Tree) -> KeyPath | None:
@@ -247,7 +282,7 @@ def problem_for(
     if all(expected):
         return _wrong_type(faults, tree)
     fault = next(item for item in faults if not item.expected)
-    what, _, todo = _message(fault, tree).partition("\n")
+    what, _, todo = _message(fault, tree, descriptions).partition("\n")
     return IcestreamError(what, where=tree.where(path), todo=todo)
 
 
@@ -270,7 +305,11 @@ def _wrong_type(faults: Sequence[ValidationFault], tree: Tree) -> IcestreamError
         if item.kind == "literal_error"
         for choice in str(item.error["ctx"]["expected"]).replace(" or ", ", ").split(", ")
     ]
-    todo = did_you_mean(found, choices).rstrip() if isinstance(found, str) else ""
+    todo = ""
+    if isinstance(found, str):
+        todo = (_other_format(path, found, choices) or did_you_mean(found, choices)).rstrip()
+    if not todo and isinstance(found, str):
+        todo = _unit_hint(str(path[-1]))
     if not todo:
         todo = _type_hint(found, kinds, secret=_is_secret_value(path, tree))
     return IcestreamError(
@@ -278,6 +317,21 @@ def _wrong_type(faults: Sequence[ValidationFault], tree: Tree) -> IcestreamError
         where=tree.where(path),
         todo=todo,
     )
+
+
+def _other_format(path: KeyPath, found: str, choices: Sequence[str]) -> str:
+    """Return which format to write instead of a well-known one, if it is among the choices."""
+    hint = alternative("formats", found) if path[-1] == "format" else ""
+    return hint if any(f"`format: {choice}`" in hint for choice in choices) else ""
+
+
+UNITS = {"_secs": "seconds", "_mb": "MiB", "_days": "days"}
+
+
+def _unit_hint(key: str) -> str:
+    """Say how to write a number whose unit is part of the key, for a text such as `10s`."""
+    unit = next((unit for suffix, unit in UNITS.items() if key.endswith(suffix)), "")
+    return f"Write the number of {unit} without a unit, e.g. `{key}: 10`." if unit else ""
 
 
 def _type_hint(found: Any, kinds: dict[str, None], *, secret: bool) -> str:
@@ -312,7 +366,7 @@ def _is_secret_value(path: KeyPath, tree: Tree) -> bool:
     )
 
 
-def _message(fault: ValidationFault, tree: Tree) -> str:
+def _message(fault: ValidationFault, tree: Tree, descriptions: dict[str, str]) -> str:
     """Return what is wrong and, after a line end, what to do."""
     error, kind = fault.error, fault.kind
     context = error.get("ctx", {})
@@ -324,13 +378,18 @@ def _message(fault: ValidationFault, tree: Tree) -> str:
         return str(context["error"])
     if kind in ("string_too_short", "too_short"):
         return "must not be empty"
-    if kind == "string_pattern_mismatch":
-        name = error["loc"][-1] == "[key]"
-        what = "a name" if name else found
-        rule = (
-            "must begin with a letter and contain only letters, digits, '_' and '-'"
-            if name
-            else f"must match {context['pattern']!r}"
-        )
-        return f"{what} {rule}"
+    if kind in ("string_pattern_mismatch", "text_form"):
+        return _form_message(fault, found, descriptions)
     return error["msg"][:1].lower() + error["msg"][1:]
+
+
+def _form_message(fault: ValidationFault, found: str, descriptions: dict[str, str]) -> str:
+    """Return the message for a text that does not have its form, without a regular expression."""
+    if fault.kind == "text_form":
+        context = fault.error["ctx"]
+        return f"{found} is not {context['kind']}\n{context['todo']}"
+    if fault.error["loc"][-1] == "[key]":
+        return "a name must begin with a letter and contain only letters, digits, '_' and '-'"
+    # A plugin's option.
+    description = descriptions.get(str(fault.path[-1]), "")
+    return f"{found} does not have the form that this option needs\n{description}"

@@ -37,6 +37,7 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 INT = re.compile(r"^[-+]?[0-9]+$")
 FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 NULLS = ("", "~", "null", "Null", "NULL")
+QUOTED = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`""")
 BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
@@ -56,6 +57,7 @@ class Tree:
         data: mappings, lists, texts, numbers, booleans and None.
         keys: the location of each path's key; items of a list have none.
         values: the location of each path's value.
+        plain_texts: the text of each value that was written as a number, a boolean or nothing.
         references: the text of each value that contained `${...}`, before interpolation.
         unresolved: the paths of references that could not be resolved.
         problems: faults of the YAML other than its syntax.
@@ -65,6 +67,7 @@ class Tree:
     data: Any = None
     keys: dict[KeyPath, LineColumn] = field(default_factory=dict)
     values: dict[KeyPath, LineColumn] = field(default_factory=dict)
+    plain_texts: dict[KeyPath, str] = field(default_factory=dict)
     references: dict[KeyPath, str] = field(default_factory=dict)
     unresolved: set[KeyPath] = field(default_factory=set)
     problems: list[IcestreamError] = field(default_factory=list)
@@ -92,6 +95,33 @@ class Tree:
             value = value[part]
         return self._source_value(value, path)
 
+    def join_expressions(self, items: list[Any], path: KeyPath) -> None:
+        """Join the items of a list of SQL expressions that YAML has split at a comma, in place.
+
+        `[days(ts), bucket(4, id)]` without quotes is a list of three texts: `days(ts)`, `bucket(4`
+        and `id)`. No expression has unbalanced parentheses, so an item that leaves one open goes on
+        until the item that closes it. A parenthesis that is never closed is left as it is.
+        """
+        texts = [self._item_text(item, (*path, n)) for n, item in enumerate(items)]
+        groups = _balanced_groups(texts)
+        if len(groups) == len(items):
+            return
+        locations = [self.values[(*path, n)] for n in range(len(items))]
+        references = [self.references.pop((*path, n), None) for n in range(len(items))]
+        joined = []
+        for index, group in enumerate(groups):
+            first = items[group[0]]
+            joined.append(first if len(group) == 1 else ", ".join(texts[n] or "" for n in group))
+            self.values[(*path, index)] = locations[group[0]]
+            if any(references[n] for n in group):
+                sources = (references[n] or texts[n] or "" for n in group)
+                self.references[(*path, index)] = ", ".join(sources)
+        items[:] = joined
+
+    def _item_text(self, item: Any, path: KeyPath) -> str | None:
+        """Return an item of a list as it is written; None for a list or a mapping."""
+        return item if isinstance(item, str) else self.plain_texts.get(path)
+
     def _source_value(self, value: Any, path: KeyPath) -> Any:
         if isinstance(value, dict):
             return {key: self._source_value(item, (*path, key)) for key, item in value.items()}
@@ -114,6 +144,28 @@ class Tree:
             if known in first or known in second:
                 return first.get(known) or second[known]
         return LineColumn(1, 1)
+
+
+def _balanced_groups(texts: list[str | None]) -> list[list[int]]:
+    """Group the indices of texts whose parentheses balance only when they are joined."""
+    groups: list[list[int]] = []
+    index = 0
+    while index < len(texts):
+        depth, end = open_parentheses(texts[index] or ""), index + 1
+        while depth > 0 and end < len(texts) and texts[end] is not None:
+            depth += open_parentheses(texts[end] or "")
+            end += 1
+        if depth != 0:
+            end = index + 1
+        groups.append(list(range(index, end)))
+        index = end
+    return groups
+
+
+def open_parentheses(text: str) -> int:
+    """Return how many parentheses a text opens and does not close; negative if it closes more."""
+    bare = QUOTED.sub("", text)
+    return bare.count("(") - bare.count(")")
 
 
 def dotted(path: KeyPath) -> str:
@@ -165,6 +217,10 @@ def _syntax_error(exc: MarkedYAMLError, name: str, text: str) -> IcestreamError:
     todo = "Check this line and the one before it: indentation, colons, quotes, brackets."
     if mark and mark.line < len(lines) and "${" in lines[mark.line] and "flow" in context:
         todo = "Inside `[...]` and `{...}`, put `${NAME}` in quotes."
+    elif mark and mark.line < len(lines) and "(" in lines[mark.line] and "flow" in context:
+        todo = (
+            "Inside `[...]` and `{...}`, put an expression that contains quotes in double quotes."
+        )
     return IcestreamError(f"invalid YAML: {problem}{context}", where=where, todo=todo)
 
 
@@ -197,6 +253,8 @@ class _Builder:
         if isinstance(event, ScalarEvent):
             plain = event.implicit[0] and event.style is None
             value = resolve_plain(event.value) if plain else event.value
+            if not isinstance(value, str):
+                self.tree.plain_texts[path] = event.value
         elif isinstance(event, SequenceStartEvent):
             value = self._sequence(events, path)
         else:

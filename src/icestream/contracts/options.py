@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
 
 
+EXPRESSIONS: JsonDict = {"expressions": True}
 LOCATION: JsonDict = {"path": True, "remote": True}
 
 
@@ -98,6 +100,51 @@ HttpAddress: TypeAlias = Annotated[str, AfterValidator(_check_address)]
 """Address of a server that speaks HTTP, without a user, a password or a query."""
 
 
+class _TextForm:
+    def __init__(self, pattern: str, kind: str, todo: str) -> None:
+        self._pattern = pattern
+        # In Python, `$` also matches before a line break at the end.
+        self._regex = re.compile(re.sub(r"\$$", r"\\Z", pattern))
+        self._words = {"kind": kind, "todo": todo}
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": self._pattern}
+
+    def _check(self, value: str) -> str:
+        if self._regex.search(value) is None:
+            raise PydanticCustomError("text_form", "not {kind}. {todo}", self._words)
+        return value
+
+
+def text_form(pattern: str, kind: str, todo: str) -> Any:
+    """Return an annotation for a text of a certain form.
+
+    Args:
+        pattern: a regular expression for it, for editors. Messages never show it.
+        kind: what such a text is called, with an article.
+        todo: how to write one, with examples.
+    """
+    return _TextForm(pattern, kind, todo)
+
+
+Duration: TypeAlias = Annotated[
+    str,
+    text_form(
+        "^[1-9][0-9]*[smhdw]$",
+        "a duration",
+        "Write a whole number and a unit (s, m, h, d or w), e.g. `30s`, `15m`, `12h`, `5d`, `2w`.",
+    ),
+]
+"""A duration such as `5d`."""
+
+
 class Options(BaseModel):
     """Options of one part, as its block in the YAML file names them.
 
@@ -109,6 +156,8 @@ class Options(BaseModel):
     - `{"path": True}`: a local path, or an address with a scheme; a relative one is taken from
       the folder of the configuration file.
     - `LOCATION`: the same, and it may be in an object store.
+    - `EXPRESSIONS`: a list of SQL expressions. Unquoted in `[...]`, YAML splits `bucket(4, id)` at
+      the comma; its parts are joined again.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)

@@ -16,6 +16,76 @@ ROLES = ("sources", "transforms", "sinks", "catalogs", "formats", "storage")
 OURS = "icestream"
 
 
+_DEBEZIUM = "Read it through Debezium: `connector: kafka` with `format: debezium-json`. "
+_POSTGRES = "Write `connector: postgres-cdc`. "
+_KAFKA = "It speaks Kafka's protocol: write `connector: kafka`. "
+_FILES = "Write `connector: files` with `format: {}`. "
+_STORE_FILES = (
+    "Write `connector: files` with a local or mounted folder; object stores are not read yet. "
+)
+_QUEUE = "Forward its records to a Kafka topic, or post them to `connector: webhook`. "
+_DATABASE = "Export its rows to files for `connector: files`, or send them to Kafka. "
+_ICEBERG = "Rows are written to Iceberg tables: write `connector: iceberg`. "
+_STORE = "Write `connector: iceberg` with an `{}` block for the store. "
+_CATALOG = "Write `connector: iceberg`, and name it as a catalog with `type: {}`. "
+_REST = "It has a REST endpoint for Iceberg: write `type: rest` with `rest: {uri: ...}`. "
+_JDBC = 'Write `type: jdbc` with `jdbc: {{uri: "{}"}}`. '
+
+ALTERNATIVES: dict[str, dict[str, str]] = {
+    "sources": {
+        **dict.fromkeys(("mysql", "mariadb", "mysql-cdc", "debezium"), _DEBEZIUM),
+        **dict.fromkeys(("postgres", "postgresql", "pg", "postgres_cdc", "pgoutput"), _POSTGRES),
+        **dict.fromkeys(("redpanda", "confluent", "msk", "eventhubs", "warpstream"), _KAFKA),
+        **{name: _FILES.format(name) for name in ("csv", "json", "parquet", "avro")},
+        **dict.fromkeys(("file", "folder", "filesystem", "local"), _FILES.format("json")),
+        **dict.fromkeys(("s3", "s3a", "minio", "gcs", "gs", "azure", "abfs"), _STORE_FILES),
+        **dict.fromkeys(
+            ("http", "https", "rest", "api", "webhooks"),
+            "For events posted over HTTP, write `connector: webhook`. ",
+        ),
+        **dict.fromkeys(("kinesis", "pulsar", "rabbitmq", "nats", "mqtt", "sqs", "redis"), _QUEUE),
+        **dict.fromkeys(("sql", "jdbc", "sqlite", "oracle", "sqlserver", "mssql"), _DATABASE),
+        **dict.fromkeys(("mongodb", "dynamodb", "snowflake", "databricks"), _DATABASE),
+        **dict.fromkeys(("bigquery", "delta", "hudi"), _DATABASE),
+        **dict.fromkeys(("faker", "random", "generator", "demo"), "Write `connector: datagen`. "),
+    },
+    "sinks": {
+        **dict.fromkeys(("delta", "hudi", "parquet", "avro", "csv", "json", "files"), _ICEBERG),
+        **dict.fromkeys(("kafka", "webhook", "bigquery", "postgres", "postgresql"), _ICEBERG),
+        **dict.fromkeys(("mysql", "mariadb", "sqlite"), _ICEBERG),
+        **{name: _STORE.format(name) for name in ("s3", "gcs", "azure")},
+        **dict.fromkeys(
+            ("rest", "unity", "polaris", "snowflake", "databricks", "s3tables"),
+            _CATALOG.format("rest"),
+        ),
+        **{name: _CATALOG.format(name) for name in ("glue", "hive", "nessie", "jdbc", "memory")},
+    },
+    "catalogs": {
+        **dict.fromkeys(("unity", "databricks", "polaris", "snowflake", "lakekeeper"), _REST),
+        **dict.fromkeys(("gravitino", "s3tables", "biglake", "http", "https"), _REST),
+        **dict.fromkeys(
+            ("sql", "sqlite", "hadoop", "file", "local", "embedded", "s3", "gcs", "azure"),
+            _JDBC.format("jdbc:sqlite:lake/catalog.db")
+            + "Sinks without a `catalog` have one like it. ",
+        ),
+        **dict.fromkeys(
+            ("postgres", "postgresql", "pg"), _JDBC.format("jdbc:postgresql://HOST/DATABASE")
+        ),
+        **dict.fromkeys(("mysql", "mariadb"), _JDBC.format("jdbc:mysql://HOST/DATABASE")),
+        **dict.fromkeys(("hms", "metastore", "thrift"), "Write `type: hive`. "),
+        **dict.fromkeys(("aws", "dynamodb"), "Write `type: glue`. "),
+    },
+    "formats": {
+        **dict.fromkeys(("jsonl", "ndjson", "jsonlines"), "Write `format: json`. "),
+        **dict.fromkeys(("text", "txt", "plain"), "Write `format: string`. "),
+        **dict.fromkeys(("raw", "binary", "protobuf", "proto"), "Write `format: bytes`. "),
+        **dict.fromkeys(("debezium", "cdc"), "Write `format: debezium-json`, or `debezium-avro`. "),
+        "confluent-avro": "Write `format: avro` with a `schema_registry` block. ",
+    },
+}
+"""What to write instead of names that other tools have, by role."""
+
+
 @cache
 def _installed(role: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"icestream.{role}")}
@@ -70,8 +140,13 @@ def _how_to_install(role: str, name: str, point: EntryPoint) -> str:
 def suggest(role: str, name: str, planned: Iterable[str] = ()) -> str:
     """Return a hint for a name that is not installed; it may be a misspelt `planned` one."""
     installed = names(role)
-    hint = did_you_mean(name, [*installed, *planned])
+    hint = alternative(role, name) or did_you_mean(name, [*installed, *planned])
     return f"{hint}Installed: {', '.join(installed) or 'none'}."
+
+
+def alternative(role: str, name: str) -> str:
+    """Return what to write instead of a name that other tools have, with a space after it."""
+    return ALTERNATIVES.get(role, {}).get(name.lower(), "")
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:

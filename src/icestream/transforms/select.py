@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from icestream.contracts.options import ShorthandOptions
+from icestream.contracts.options import EXPRESSIONS, ShorthandOptions
 from icestream.contracts.transform import Transform, hidden_columns
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ class SelectOptions(ShorthandOptions):
     shorthand: ClassVar[str] = "columns"
 
     columns: tuple[str, ...] = Field(
-        min_length=1, description='SQL expressions, e.g. `[id, "price * 2 AS double_price"]`.'
+        min_length=1,
+        description="SQL expressions, e.g. `[id, round(price, 2) AS price]`. Put one that contains "
+        "quotes or brackets in quotes.",
+        json_schema_extra=EXPRESSIONS,
     )
 
 

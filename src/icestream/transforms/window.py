@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from icestream.contracts.options import Options
+from icestream.contracts.options import EXPRESSIONS, Options
 
 
 class WindowOptions(Options):
@@ -22,7 +22,9 @@ class WindowOptions(Options):
         min_length=1, description="How late a row may arrive, e.g. `10 minutes`."
     )
     group_by: tuple[str, ...] = Field(
-        (), description="Columns to group by in addition to the window."
+        (),
+        description="Columns to group by in addition to the window.",
+        json_schema_extra=EXPRESSIONS,
     )
     aggregates: dict[str, str] = Field(
         min_length=1, description="New column to SQL aggregate, e.g. `{total: sum(amount)}`."

@@ -19,9 +19,20 @@ def sink_options(config: str) -> IcebergOptions:
     return options
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "sources:\nsinks:\n", "{}", "version: 1.0"])
-def test_every_key_may_be_absent(text: str) -> None:
-    config = parse(text, "a.yaml")
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "sources:\nsinks:\n", "{}", "version: 1.0", "pipelines: {}"]
+)
+def test_file_that_declares_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "a.yaml")
+    assert str(caught.value) == (
+        "a.yaml: the file has no sources, sinks or pipelines\n"
+        "  Add them, or let `icestream init --force` write a file to start from."
+    )
+
+
+def test_every_key_may_be_absent() -> None:
+    config = parse("sources: {shop: {connector: datagen}}\nsinks:\n", "a.yaml")
     assert config.block.spark.master == "local[*]"
     assert config.block.state.path == ".icestream"
     assert (config.block.metrics.host, config.block.metrics.port) == ("127.0.0.1", 9108)
@@ -30,7 +41,8 @@ def test_every_key_may_be_absent(text: str) -> None:
 
 @pytest.mark.parametrize("version", ['"1.0"', "1.0", "1"])
 def test_version_may_be_written_without_quotes(version: str) -> None:
-    assert parse(f"version: {version}\n", "a.yaml").block.version == "1.0"
+    text = f"version: {version}\nstate: {{path: s}}\n"
+    assert parse(text, "a.yaml").block.version == "1.0"
 
 
 def test_paths_are_relative_to_the_folder_of_the_file(tmp_path: Path) -> None:

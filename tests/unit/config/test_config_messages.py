@@ -106,6 +106,27 @@ def test_unset_variable_is_reported_with_its_line() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("key", "variable"), [("user", "DB_PASSWORD"), ("password", "DB_LOGIN"), ("user", "API_TOKEN")]
+)
+def test_unset_secret_is_not_given_a_default(key: str, variable: str) -> None:
+    block = f"{{uri: 'sqlite:a', {key}: '${{{variable}}}'}}"
+    text = f"catalogs:\n  lake:\n    type: jdbc\n    jdbc: {block}\n"
+    assert message(text) == (
+        f"orders.yaml:4:{31 + len(key)} catalogs.lake.jdbc.{key}: "
+        f"the environment variable '{variable}' is not set\n"
+        "  Set it, or read the secret from a file: `${file:PATH}`."
+    )
+
+
+def test_text_with_a_unit_is_answered_with_the_unit_of_the_option() -> None:
+    assert message(SINK + "      flush_interval_secs: 10s\n") == (
+        "orders.yaml:7:28 sinks.lake.config.flush_interval_secs: "
+        "expected a number, found the text '10s'\n"
+        "  Write the number of seconds without a unit, e.g. `flush_interval_secs: 10`."
+    )
+
+
 def test_dangling_sink_name_suggests_the_nearest() -> None:
     text = SINK + (
         "sources:\n  shop: {connector: datagen}\n"

@@ -7,10 +7,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
 
-from icestream.contracts.options import NULL_AS_TEXT, Namespace, Options, PropertyText
+from icestream.contracts.options import (
+    EXPRESSIONS,
+    NULL_AS_TEXT,
+    Duration,
+    Namespace,
+    Options,
+    PropertyText,
+    text_form,
+)
 from icestream.storage.blocks import StorageBlocks
-
-Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[smhdw]$")]
 
 
 class CompactTrigger(Options):
@@ -90,7 +96,14 @@ class PublishOptions(Options):
     to: Name = Field("main", description="Branch to fast-forward to `branch` once the checks pass.")
 
 
-TablePattern = Annotated[str, StringConstraints(pattern=r"^[^.]+(\.[^.]+)+$")]
+TablePattern = Annotated[
+    str,
+    text_form(
+        r"^[^.]+(\.[^.]+)+$",
+        "a table with its namespace",
+        "Write both, or a pattern for them, e.g. `sales.orders` or `audit.*`.",
+    ),
+]
 Codec = Literal["none", "snappy", "gzip", "lz4", "zstd", "brotli"]
 CommitMode = Literal["append", "overwrite", "overwrite_table", "overwrite_partitions", "upsert"]
 PLANNED: JsonDict = {"planned": True}
@@ -171,6 +184,7 @@ class IcebergOptions(StorageBlocks):
         description="How a new table is partitioned: `none`, `table_default` (the table's own "
         "spec), `identity`, `bucket` or `time` of `partition_fields`, or a list of transforms "
         "such as `[days(ts), bucket(16, id)]`. If absent, change sources bucket by the key.",
+        json_schema_extra=EXPRESSIONS,
     )
     partition_fields: tuple[Name, ...] = Field(
         (), description="Fields for `partitioning: identity`, `bucket` or `time`."
@@ -182,7 +196,9 @@ class IcebergOptions(StorageBlocks):
         "day", description="Unit for `partitioning: time`."
     )
     sort_order: tuple[Name, ...] = Field(
-        (), description="Order of rows within a file, e.g. `[id, ts desc nulls last]`."
+        (),
+        description="Order of rows within a file, e.g. `[id, ts desc nulls last]`.",
+        json_schema_extra=EXPRESSIONS,
     )
     commit_mode: CommitMode = Field(
         "append",

@@ -8,7 +8,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from icestream.contracts.options import NULL_AS_TEXT, Options
+from icestream.contracts.options import NULL_AS_TEXT, Options, text_form
+
+SlotName = Annotated[
+    str,
+    text_form(
+        "^[a-z0-9_]{1,63}$",
+        "the name of a replication slot",
+        "Use up to 63 lower-case letters, digits and `_`, e.g. `icestream_shop`.",
+    ),
+]
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 SyncMode = Literal["incremental", "full_refresh"]
@@ -38,9 +47,8 @@ class PostgresCdcOptions(Options):
     sslmode: SslMode = Field(
         "prefer", description="Whether to encrypt the connection, as in libpq."
     )
-    slot_name: str | None = Field(
+    slot_name: SlotName | None = Field(
         None,
-        pattern="^[a-z0-9_]{1,63}$",
         description="Replication slot, created if it does not exist. By default, the name is "
         "derived from the database and the tables. Pipelines must not share a slot.",
     )

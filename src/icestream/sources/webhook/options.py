@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from icestream.contracts.options import Options
+from icestream.contracts.options import Options, text_form
+
+UrlPath = Annotated[str, text_form("^/", "the path of a URL", "Begin it with `/`, e.g. `/events`.")]
 
 AuthType = Literal["standard-webhooks", "stripe", "github", "bearer", "none"]
 Extra = Literal["event_id", "received_at", "stream", "number", "headers"]
@@ -92,10 +94,8 @@ class WebhookOptions(Options):
     port: int = Field(
         ge=0, le=65_535, description="Port to listen on; 0 for any free port, which is logged."
     )
-    path: str | None = Field(
-        None, pattern="^/", description="Path that events are posted to; `/` if absent."
-    )
-    streams: dict[str, Annotated[str, Field(pattern="^/")]] = Field(
+    path: UrlPath | None = Field(None, description="Path that events are posted to; `/` if absent.")
+    streams: dict[str, UrlPath] = Field(
         default_factory=dict,
         description="Several paths instead of `path`, by stream name. The name is in column "
         "`webhook_stream`, for `route_by`.",
