@@ -130,9 +130,9 @@ def config_page() -> str:
         "One YAML file: `icestream.yaml`, unless `--config` names another. Every top-level key is "
         "optional, and unknown keys are errors. Any value can use `${NAME}`, `${NAME:-default}` "
         "and `${file:PATH}`; `$$` is a literal `$`. Relative paths start at the file's folder.",
-        "Lists of SQL expressions need no quotes: in `[days(ts), bucket(16, id)]`, the comma inside "
-        "the parentheses does not split the second one. An expression that contains quotes, "
-        "brackets or `: ` needs them.",
+        "Lists of SQL expressions need no quotes: in `[days(ts), bucket(16, id)]`, the comma "
+        "inside the parentheses does not split the second one. An expression that contains "
+        "quotes, brackets or `: ` needs them.",
         f"`icestream plan` accepts and lists options marked {UNAVAILABLE} `icestream check` and "
         "`icestream run` reject them.",
         "## The file",

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 MANY, BAD = 200_000, 123_456
 
 
+NOT_UTF8 = "not JSON: byte 0xff at position 7 is not UTF-8 text; is its text in another encoding?"
+ARRAY = "not a JSON object but an array; write one object per record, in files one per line"
+
+
 def source(good: int, *bad: int) -> ScriptedSource:
     """Good records, and an undecodable one in each of the given places."""
     source = ScriptedSource(decoder=JsonDecoder())
@@ -38,8 +42,9 @@ def test_bad_record_among_many_stops_the_pipeline_and_nothing_is_written(lake: L
         lake.run(lake.plan(source(MANY, BAD)))
 
     assert str(caught.value) == (
-        f"pipeline 'events', batch 0: record scripted[{BAD}] can't be decoded: not JSON: byte 7 is "
-        "not UTF-8\n"
+        f"pipeline 'events', batch 0: record scripted[{BAD}] can't be decoded: not JSON: byte 0xff "
+        "at position 7 is not UTF-8 text; is its text in another encoding? "
+        "(begins with b'{\"id\": \\xff not JSON')\n"
         "  Nothing of the batch was written. Fix the producer, or set `on_error: "
         "dead_letter` with a `dead_letter` table, or `on_error: drop`, on sink 'lake'."
     )
@@ -79,9 +84,9 @@ def test_dead_letters_keep_the_record_and_its_origin(lake: Lake) -> None:
         (row["raw"], row["reason"], row["position"], row["pipeline"], row["epoch"])
         for row in letters
     ] == [
-        (b'{"id": \xff not JSON', "not JSON: byte 7 is not UTF-8", "scripted[1]", "events", 0),
-        (b'{"id": \xff not JSON', "not JSON: byte 7 is not UTF-8", "scripted[3]", "events", 0),
-        (b"[]", "not a JSON object: []", "scripted[5]", "events", 1),
+        (b'{"id": \xff not JSON', NOT_UTF8, "scripted[1]", "events", 0),
+        (b'{"id": \xff not JSON', NOT_UTF8, "scripted[3]", "events", 0),
+        (b"[]", ARRAY, "scripted[5]", "events", 1),
         (None, letters[3]["reason"], "scripted[7]", "events", 1),
     ]
     assert letters[3]["reason"]

@@ -199,6 +199,7 @@ def test_values_without_inferable_columns_are_refused(lake: Lake) -> None:
         lake.run(lake.plan(json_source({}, {"gone": None})))
 
     assert str(caught.value) == (
-        "pipeline 'events', source 'scripted': cannot infer columns from the first records\n"
+        "pipeline 'events', source 'scripted': cannot infer columns from record scripted[0]: "
+        "it has no field with a value, and neither have those that follow\n"
         "  Declare the columns with `schema`, or check that `format` is right."
     )

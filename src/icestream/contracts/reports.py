@@ -167,6 +167,22 @@ def truncate_text(text: str) -> str:
     return f"{text[:MAX_TEXT_LENGTH]}... ({len(text):,} characters)"
 
 
+SAMPLE_LENGTH = 60
+
+
+def begins_with(raw: bytes | None) -> str:
+    """Return how a record begins, to be added to a message; empty if it has no bytes."""
+    if not raw:
+        return ""
+    head = raw[:SAMPLE_LENGTH]
+    try:
+        text = repr(head.decode())
+    except UnicodeDecodeError as exc:
+        is_cut = len(raw) > SAMPLE_LENGTH and exc.start > SAMPLE_LENGTH - 4  # in a character
+        text = repr(head[: exc.start].decode() if is_cut else head[: SAMPLE_LENGTH // 2])
+    return f" (begins with {text})"
+
+
 _TODO = (
     "Nothing was committed. A pipeline replays the batch; run any other command again. If this "
     "happens again, the driver is short of memory: raise `spark.driver.memory`, or set a smaller "

@@ -30,6 +30,41 @@ class BadValueError(ValueError):
     """One value cannot be decoded; the text is the reason, as the dead letter shows it."""
 
 
+_SIGNATURES = {
+    b"\x1f\x8b": "gzip data",
+    b"\x28\xb5\x2f\xfd": "zstd data",
+    b"PK\x03\x04": "a zip file",
+    b"PAR1": "a Parquet file",
+    b"Obj\x01": "an Avro file",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+    b"\x00": "a record of a schema registry, which needs `format: avro`",
+}
+
+
+def likely_format(value: bytes) -> str:
+    """Return what a value that can't be read as text seems to be; empty if it is unknown."""
+    return next((kind for start, kind in _SIGNATURES.items() if value.startswith(start)), "")
+
+
+def not_utf8_reason(value: bytes) -> str:
+    """Say where a value is not UTF-8 text, and what it may be instead."""
+    try:
+        value.decode()
+    except UnicodeDecodeError as exc:
+        start = exc.start
+    else:
+        return "not UTF-8 text"
+    kind = likely_format(value)
+    if kind:
+        guess = f"it starts like {kind}"
+    elif start and value[:start].decode().isprintable():
+        guess = "is its text in another encoding?"
+    else:
+        guess = "is it compressed, or Avro?"
+    return f"byte 0x{value[start]:02x} at position {start} is not UTF-8 text; {guess}"
+
+
 def required_value_error(column: str) -> BadValueError:
     """Return the error of a record without a value for a required column."""
     return BadValueError(f"column {column!r}: no value, and it is required")

@@ -18,6 +18,7 @@ from icestream.formats.blocks import (
     BadValueError,
     BlockDecoder,
     DecodedValues,
+    not_utf8_reason,
     required_value_error,
     value_offsets,
 )
@@ -179,8 +180,8 @@ class CsvDecoder(BlockDecoder):
     def _cells(self, value: bytes) -> list[str]:
         try:
             lines = list(csv.reader([value.decode()], delimiter=self.delimiter, strict=True))
-        except UnicodeDecodeError as exc:
-            raise BadValueError(f"not CSV: byte {exc.start} is not UTF-8") from None
+        except UnicodeDecodeError:
+            raise BadValueError(f"not CSV: {not_utf8_reason(value)}") from None
         except csv.Error:
             raise BadValueError("not CSV: unclosed quote, or more than one line") from None
         cells = lines[0] if lines else []

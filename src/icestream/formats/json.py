@@ -17,6 +17,8 @@ from icestream.formats.blocks import (
     BadValueError,
     BlockDecoder,
     DecodedValues,
+    likely_format,
+    not_utf8_reason,
     required_value_error,
     value_offsets,
 )
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import Decoder, FormatSettings
 
 
+ONE_OBJECT = "write one object per record, in files one per line"
 TOO_LARGE = "not JSON: a number with thousands of digits, or thousands of nested brackets"
 # The escape of a surrogate, which JSON can write alone and UTF-8 cannot.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -98,19 +101,36 @@ def parse_object(value: bytes) -> dict[str, Any]:
     """
     try:
         record = _DECODER.decode(value.decode("utf-8-sig"))
-    except UnicodeDecodeError as exc:
-        raise BadValueError(f"not JSON: byte {exc.start} is not UTF-8") from None
+    except UnicodeDecodeError:
+        raise BadValueError(f"not JSON: {not_utf8_reason(value)}") from None
     except json.JSONDecodeError as exc:
-        where = "" if value else ", the value is empty"
-        raise BadValueError(f"not JSON: {exc.msg.lower()} at character {exc.pos}{where}") from None
+        raise BadValueError(f"not JSON: {_syntax_error(value, exc)}") from None
     # Thousands of digits or of brackets, or an exponent that no decimal can have.
     except (ValueError, RecursionError, ArithmeticError):
         raise BadValueError(TOO_LARGE) from None
+    if isinstance(record, list):
+        raise BadValueError(f"not a JSON object but an array; {ONE_OBJECT}")
     if not isinstance(record, dict):
         raise BadValueError(f"not a JSON object: {render_value(record)}")
     if _SURROGATE.search(value) is not None:
         _refuse_lone_surrogates(record)
     return record
+
+
+def _syntax_error(value: bytes, exc: json.JSONDecodeError) -> str:
+    """Say what the parser says, and the likely cause."""
+    text, kind = value.strip(), likely_format(value)
+    where = f"{exc.msg.lower()} at character {exc.pos}"
+    if not text:
+        return f"{where}, the value is empty"
+    if kind:
+        return f"{where}; it starts like {kind}"
+    if text.startswith(b"["):
+        return f"{where}; it starts like an array, {ONE_OBJECT}"
+    if not text.startswith(b"{"):
+        return "an object starts with '{'"
+    is_cut = exc.pos >= len(exc.doc.rstrip()) or exc.msg.startswith("Unterminated")
+    return f"{where}; the object does not end here, {ONE_OBJECT}" if is_cut else where
 
 
 def _refuse_lone_surrogates(record: dict[str, Any]) -> None:

@@ -8,7 +8,12 @@ import pyarrow as pa
 
 from icestream.arrow import conform
 from icestream.contracts.decoder import Decoded, Decoder, Format
-from icestream.formats.blocks import BadValueError, empty_rows, required_value_error
+from icestream.formats.blocks import (
+    BadValueError,
+    empty_rows,
+    not_utf8_reason,
+    required_value_error,
+)
 from icestream.formats.values import MisfitError, type_name
 
 if TYPE_CHECKING:
@@ -90,15 +95,7 @@ class StringDecoder(BytesDecoder):
         except pa.ArrowInvalid:
             if len(values) > 1:
                 raise
-            raise BadValueError(_not_utf8(values[0].as_py())) from None
-
-
-def _not_utf8(value: bytes) -> str:
-    try:
-        value.decode()
-    except UnicodeDecodeError as exc:
-        return f"not text: byte {exc.start} is not UTF-8"
-    return "not text: it is not UTF-8"
+            raise BadValueError(f"not text: {not_utf8_reason(values[0].as_py())}") from None
 
 
 def _misfit(value: pa.Scalar, columns: pa.Schema) -> str:

@@ -11,6 +11,7 @@ import pytest
 import icestream
 from icestream.contracts import reports
 from icestream.contracts.reports import (
+    begins_with,
     order_reports,
     pack_report,
     run_tasks,
@@ -192,3 +193,19 @@ def test_lost_update_of_an_accumulator_fails_the_job() -> None:
         with pytest.raises(LostReportsError) as caught:
             stages.all()
     assert str(caught.value) == "the reports of 1 of 2 tasks did not reach the driver: 1" + TODO
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (None, ""),
+        (b"", ""),
+        (b"a,b\n", " (begins with 'a,b\\n')"),
+        (b"x" * 61, f" (begins with '{'x' * 60}')"),
+        (b"x" * 59 + "é".encode() + b"y", f" (begins with '{'x' * 59}')"),
+        (b"\xff" * 60, f" (begins with b'{chr(92) + 'xff'}"),
+    ],
+)
+def test_sample_of_a_record_is_short(raw: bytes | None, text: str) -> None:
+    assert begins_with(raw).startswith(text)
+    assert len(begins_with(raw)) < 150

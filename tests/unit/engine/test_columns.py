@@ -12,7 +12,7 @@ from icestream.contracts.decoder import Records
 from icestream.contracts.sink import Commit, Sink, TaskWriter, WrittenFile
 from icestream.engine.batch.columns import RefusedField, StreamColumns
 from icestream.engine.state import PipelineState
-from icestream.errors import CorruptStateError, SchemaMismatchError
+from icestream.errors import BadRecordError, CorruptStateError, SchemaMismatchError
 from icestream.formats.json import JsonDecoder
 from icestream.plan.plan import Batching, PipelinePlan, RestartPolicy
 from icestream.testing.scripted import ScriptedSource
@@ -342,3 +342,46 @@ def test_unreadable_stored_columns_are_reported(state: PipelineState, kept: str)
     head, todo = str(caught.value).splitlines()
     assert head.startswith(f"pipeline 'events': the file {path} can't be read: ")
     assert todo == "  Delete it to infer the columns again, or restore it from a backup."
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (
+            [b"id,name", b"1,a"],
+            "record scripted[0]: not JSON: an object starts with '{' (begins with 'id,name')",
+        ),
+        (
+            [b"{}", b'[{"id": 1}]'],
+            "record scripted[1]: not a JSON object but an array; write one object per record, in "
+            """files one per line (begins with '[{"id": 1}]')""",
+        ),
+        (
+            [b"\xff\xfe{"],
+            "record scripted[0]: not JSON: byte 0xff at position 0 is not UTF-8 text; it starts "
+            "like UTF-16 text (begins with b'\\xff\\xfe{')",
+        ),
+    ],
+)
+def test_records_that_are_not_json_are_named_when_columns_are_inferred(
+    state: PipelineState, values: list[bytes], problem: str
+) -> None:
+    source = json_source(*values)
+    with pytest.raises(BadRecordError) as caught:
+        StreamColumns(plan(source), state).resolve(splits(source))
+    assert str(caught.value) == (
+        f"pipeline 'events', source 'orders': cannot infer columns from {problem}\n"
+        "  Fix the records, or set the `format` that they have. If only some are bad, declare the "
+        "columns with `schema`; `on_error` of the sink then applies."
+    )
+
+
+def test_records_without_fields_are_named_when_columns_are_inferred(state: PipelineState) -> None:
+    source = json_source(b"{}", b'{"gone": null}')
+    with pytest.raises(SchemaMismatchError) as caught:
+        StreamColumns(plan(source), state).resolve(splits(source))
+    assert str(caught.value) == (
+        "pipeline 'events', source 'orders': cannot infer columns from record scripted[0]: it has "
+        "no field with a value, and neither have those that follow\n"
+        "  Declare the columns with `schema`, or check that `format` is right."
+    )

@@ -56,7 +56,7 @@ def test_bad_csv_lines_are_reported_and_do_not_affect_their_neighbours() -> None
             6,
             "not CSV: unclosed quote, or more than one line",
         ),
-        (8, "not CSV: byte 2 is not UTF-8"),
+        (8, "not CSV: byte 0xff at position 2 is not UTF-8 text; is its text in another encoding?"),
     )
 
 
@@ -163,7 +163,9 @@ def test_utf8_is_kept_and_other_bytes_are_bad() -> None:
     decoded = decoder.decode(binary(b"a", b"\xff", None, b""), decoder.infer([]))
 
     assert decoded.rows.to_pydict() == {"value": ["a", None, ""]}
-    assert decoded.bad == ((1, "not text: byte 0 is not UTF-8"),)
+    assert decoded.bad == (
+        (1, "not text: byte 0xff at position 0 is not UTF-8 text; is it compressed, or Avro?"),
+    )
     assert decoded.kept is not None
     assert decoded.kept.to_pylist() == [0, 2, 3]
 

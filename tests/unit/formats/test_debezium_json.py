@@ -213,10 +213,14 @@ def test_bad_records_do_not_affect_their_neighbours() -> None:
     )
     assert blocks_of(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]
     assert changes.bad == [
-        (0, "not JSON: expecting value at character 0"),
+        (0, "not JSON: an object starts with '{'"),
         (2, "no `after` row (op 'u')"),
         (3, "unknown op 'x'"),
-        (4, "its key does not identify the row to delete: not JSON: byte 0 is not UTF-8"),
+        (
+            4,
+            "its key does not identify the row to delete: not JSON: byte 0xff at position 0 is not "
+            "UTF-8 text; is it compressed, or Avro?",
+        ),
     ]
 
 

@@ -156,17 +156,50 @@ def test_value_of_a_type(value: str, kind: str, expected: Any) -> None:
     [
         (None, "no value"),
         (b"", "not JSON: expecting value at character 0, the value is empty"),
-        (b"junk", "not JSON: expecting value at character 0"),
+        (b"junk", "not JSON: an object starts with '{'"),
+        (
+            b"[\n",
+            "not JSON: expecting value at character 2; it starts like an array, "
+            "write one object per record, in files one per line",
+        ),
+        (
+            b"{",
+            "not JSON: expecting property name enclosed in double quotes at character 1; "
+            "the object does not end here, write one object per record, in files one per line",
+        ),
+        (
+            b"\x00\x00\x00\x00\x07\x02",
+            "not JSON: expecting value at character 0; it starts like a record of a schema "
+            "registry, which needs `format: avro`",
+        ),
+        (
+            b"\x1f\x8b\x08",
+            "not JSON: byte 0x8b at position 1 is not UTF-8 text; it starts like gzip data",
+        ),
+        (
+            b"\xe4\x01",
+            "not JSON: byte 0xe4 at position 0 is not UTF-8 text; is it compressed, or Avro?",
+        ),
         (b"null", "not a JSON object: null"),
-        (b"[1]", "not a JSON object: [1]"),
+        (
+            b"[1]",
+            "not a JSON object but an array; write one object per record, in files one per line",
+        ),
         (b"7", "not a JSON object: 7"),
         (b'{"a": 1}{"a": 2}', "not JSON: extra data at character 8"),
-        (b'{"a": 1', "not JSON: expecting ',' delimiter at character 7"),
+        (
+            b'{"a": 1',
+            "not JSON: expecting ',' delimiter at character 7; the object does not end here, "
+            "write one object per record, in files one per line",
+        ),
         (
             b'{"a": 1,}',
             "not JSON: expecting property name enclosed in double quotes at character 8",
         ),
-        (b'{"b": "\xff"}', "not JSON: byte 7 is not UTF-8"),
+        (
+            b'{"b": "\xff"}',
+            "not JSON: byte 0xff at position 7 is not UTF-8 text; is its text in another encoding?",
+        ),
         (
             b'{"b": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
             "not JSON: a number with thousands of digits, or thousands of nested brackets",

@@ -10,13 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.contracts.decoder import Records
-from icestream.errors import CorruptStateError, IcestreamError, SchemaMismatchError
+from icestream.contracts.reports import begins_with
+from icestream.errors import (
+    BadRecordError,
+    CorruptStateError,
+    IcestreamError,
+    SchemaMismatchError,
+)
 from icestream.formats.inference import widest_field
 from icestream.schemas.column_names import ColumnNames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from icestream.contracts.decoder import Decoder
     from icestream.contracts.source import Split
     from icestream.engine.state import PipelineState
     from icestream.plan.plan import PipelinePlan
@@ -40,6 +47,28 @@ class RefusedField:
     column: pa.Field
     reason: str
     members: tuple[str, ...] = ()
+
+
+class _Sample:
+    """The first records of some splits, all with the same context."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.context: Mapping[str, Any] = {}
+        self._blocks: list[tuple[int, Records]] = []
+
+    def add(self, block: Records, values: list[bytes | None]) -> None:
+        """Add the first values of a block."""
+        self.context = block.context
+        self._blocks.append((len(self.values), block))
+        self.values += values
+
+    def position(self, index: int) -> str:
+        """Return where a record came from."""
+        first, block = max(
+            (pair for pair in self._blocks if pair[0] <= index), key=lambda pair: pair[0]
+        )
+        return block.position(index - first)
 
 
 class StreamColumns:
@@ -201,18 +230,15 @@ class StreamColumns:
         decoder = self._plan.source.decoder()
         if decoder is None:
             return self._of_rows()
-        sample, context = self._sample(splits)
-        if not sample:
+        sample = self._sample(splits)
+        if not sample.values:
             return None
-        inferred = decoder.in_context(context).infer(sample)
+        decoder = decoder.in_context(sample.context)
+        inferred = decoder.infer(sample.values)
         permitted = self._permitted(dict(zip(inferred.names, inferred.types, strict=True)))
         decoded = [pa.field(name, kind) for name, kind in permitted.items()]
         if not decoded:
-            raise SchemaMismatchError(
-                "cannot infer columns from the first records",
-                where=f"pipeline {self._plan.name!r}, source {self._plan.source_name!r}",
-                todo="Declare the columns with `schema`, or check that `format` is right.",
-            )
+            raise self._no_columns_error(decoder, sample)
         extra = self._plan.source.extra_columns()
         self._columns = pa.schema([*decoded, *(extra or [])])
         self._remember()
@@ -226,24 +252,42 @@ class StreamColumns:
         self._remember()
         return self._columns
 
-    def _sample(self, splits: Sequence[Split]) -> tuple[list[bytes | None], Mapping[str, Any]]:
-        """Return a sample of records with the same context, and that context."""
-        sample: list[bytes | None] = []
-        context: Mapping[str, Any] = {}
+    def _no_columns_error(self, decoder: Decoder, sample: _Sample) -> IcestreamError:
+        """Return the error for a sample without columns, which names its first bad record."""
+        where = f"pipeline {self._plan.name!r}, source {self._plan.source_name!r}"
+        bad = decoder.decode(pa.array(sample.values, pa.binary()), pa.schema([])).bad
+        if not bad:
+            return SchemaMismatchError(
+                f"cannot infer columns from record {sample.position(0)}: it has no field with a "
+                "value, and neither have those that follow",
+                where=where,
+                todo="Declare the columns with `schema`, or check that `format` is right.",
+            )
+        index, reason = min(bad)
+        return BadRecordError(
+            f"cannot infer columns from record {sample.position(index)}: "
+            f"{reason}{begins_with(sample.values[index])}",
+            where=where,
+            todo="Fix the records, or set the `format` that they have. If only some are bad, "
+            "declare the columns with `schema`; `on_error` of the sink then applies.",
+        )
+
+    def _sample(self, splits: Sequence[Split]) -> _Sample:
+        """Return a sample of records with the same context."""
+        sample = _Sample()
         for split in splits:
             count, size = max(SAMPLE // len(splits), 1), SAMPLE_BYTES // len(splits)
             for block in self._plan.source.read(split):
                 if not isinstance(block, Records) or not len(block.values):
                     continue
-                context = context if sample else block.context
                 # Fields found only in other contexts become columns when those are decoded.
-                if block.context == context:
-                    sample += _first(block.values.slice(0, count), size).to_pylist()
+                if not sample.values or block.context == sample.context:
+                    sample.add(block, _first(block.values.slice(0, count), size).to_pylist())
                 count -= len(block.values)
                 size -= pc.sum(pc.binary_length(block.values)).as_py() or 0
                 if count <= 0 or size <= 0:
                     break
-        return sample, context
+        return sample
 
     def _remember(self) -> None:
         assert self._columns is not None  # noqa: S101 - just set

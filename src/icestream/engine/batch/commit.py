@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.changes import NewChangeSchemasError
 from icestream.contracts.decoder import BadRecord
-from icestream.contracts.reports import pack_report, run_tasks
+from icestream.contracts.reports import begins_with, pack_report, run_tasks
 from icestream.contracts.sink import sum_commits
 from icestream.contracts.transform import ROW
 from icestream.engine.batch.tasks import INDEX_BITS
@@ -104,7 +104,7 @@ def bad_record_error(
         return None
     _, first = min(outcome.examples, key=lambda example: example[0])
     return BadRecordError(
-        f"record {first.position} can't be decoded: {first.reason}",
+        f"record {first.position} can't be decoded: {first.reason}{begins_with(first.raw)}",
         where=f"pipeline {plan.name!r}, batch {mark.epoch}",
         todo="Nothing of the batch was written. Fix the producer, or set "
         "`on_error: dead_letter` with a `dead_letter` table, or `on_error: drop`, on sink "

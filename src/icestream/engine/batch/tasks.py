@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from icestream.arrow import conform, conform_source_rows, refused_column_error
 from icestream.contracts.changes import UNCHANGED_COLUMNS, unchanged_columns
 from icestream.contracts.decoder import BadRecord, Decoded, Records, split_by_size
-from icestream.contracts.reports import pack_report, truncate_text
+from icestream.contracts.reports import SAMPLE_LENGTH, pack_report, truncate_text
 from icestream.contracts.transform import ROW
 from icestream.engine.dead_letters.buffer import DeadLetterBuffer, extra_as_json
 from icestream.errors import IcestreamError
@@ -56,8 +56,8 @@ def record_bad(
 ) -> None:
     """Count bad records; keep some as examples, and all of them as dead letters.
 
-    The report says where an example is and why it is bad. Its bytes may be large, so only the
-    dead letter holds them.
+    The report says where an example is, why it is bad, and how it begins. Its bytes may be large,
+    so only the dead letter holds them.
 
     Args:
         records: the records, good and bad.
@@ -72,7 +72,9 @@ def record_bad(
             report.bad_rows[first + index] = truncate_text(reason)
         if len(report.examples) < BAD_EXAMPLES:
             where = truncate_text(records.position(index))
-            report.examples.append(BadRecord(None, truncate_text(reason), where))
+            raw = records.values[index].as_py()
+            sample = None if raw is None else raw[: SAMPLE_LENGTH + 1]
+            report.examples.append(BadRecord(sample, truncate_text(reason), where))
         if bad is not None:
             raw = records.values[index].as_py()
             extra = extra_as_json(records, index)
@@ -159,7 +161,7 @@ class Report:
     Attributes:
         split: number of the split, or of the partition if the rows come from Spark.
         bad: how many records can't be decoded or cast.
-        examples: some of them, without their bytes.
+        examples: some of them, with the beginning of their bytes.
         unmet: how many rows fail each expectation, by its name.
         unmet_rows: how many rows fail at least one expectation.
         unmet_examples: a failing row as JSON, for each expectation that fails the batch.
