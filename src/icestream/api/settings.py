@@ -56,7 +56,8 @@ def build_catalog(options: IcebergOptions, settings: Settings) -> Catalog[Any]:
 
 def build_plan(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePlan) -> Plan:
     """Return a plan for pipelines built in Python."""
-    from icestream.config import parse
+    from icestream.config.model import Config, FileBlock
+    from icestream.config.yaml import Tree
     from icestream.plan.plan import Plan
     from icestream.plan.spark_settings import jars_for, settings_for, spark_problems
 
@@ -64,7 +65,9 @@ def build_plan(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePl
         settings.master, settings.conf, lambda name, *_: f"Settings.{name}"
     ):
         raise problem
-    empty = parse("", settings.state.absolute().parent / "python")
+    folder = settings.state.absolute().parent
+    block, tree = FileBlock.model_validate({}), Tree("python")
+    empty = Config(path=folder / "python", folder=folder, block=block, tree=tree)
     catalogs = {catalog.name: catalog}
     spark = settings_for(empty, catalogs)
     return Plan(
