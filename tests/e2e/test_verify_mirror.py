@@ -160,7 +160,7 @@ def test_unknown_table_is_refused(shop: Shop) -> None:
     ended = shop.icestream("verify", "--table", "nobody")
     assert (ended.code, ended.err) == (
         2,
-        "error: icestream.yaml: no mirrored table is called 'nobody'\n"
+        "error: icestream.yaml: no table is called 'nobody'\n"
         "  Available: public.customers, public.notes, public.orders, public.visits.\n",
     )
 

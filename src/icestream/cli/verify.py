@@ -1,9 +1,9 @@
-"""`icestream verify`: compares mirrored tables with their database."""
+"""`icestream verify`: compares tables with their database, or with the marks of their batches."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.verify.comparison import RowDifference, SideReport, TableReport
+    from icestream.verify.offsets import OffsetReport
 
 DIFFERENCES = 4
 MARKS = {"missing": "-", "extra": "+", "different": "~", "doubled": "+"}
@@ -27,7 +28,7 @@ LABELS = {
 }
 
 
-@click.command("verify", short_help="Compare mirrored tables with their database.")
+@click.command("verify", short_help="Verify tables against their source.")
 @click.option(
     "--pipeline", "pipelines", multiple=True, metavar="NAME", help="Only this pipeline; repeatable."
 )
@@ -49,16 +50,19 @@ LABELS = {
 def command(
     printer: Printer, path: Path, pipelines: tuple[str, ...], tables: tuple[str, ...], limit: int
 ) -> int:
-    """Compare each mirrored Iceberg table with its PostgreSQL table, and list the rows that differ.
+    """Verify that each table holds what its source has sent, and list what differs.
 
-    Spark reads both sides in full: row counts and checksums per chunk first, then the rows of
-    chunks that differ. Rows that changed in the database after the newest batch are excluded, so
-    the pipeline may keep running. The exit code is 4 if anything differs or can't be compared.
+    A mirror is compared with its database, row by row: Spark reads both sides in full. Other
+    tables are verified by the marks of their batches, without Spark and without the source: the
+    offset ranges of successive batches have no gap and no overlap, and row counts match. The exit
+    code is 4 if anything differs or can't be compared.
     """
     from icestream.config import read
     from icestream.engine.run import open_plan_session
     from icestream.plan.planner import build, refuse_planned
-    from icestream.verify.verify import skipped_pipelines, verify
+    from icestream.verify.offsets import OffsetReport
+    from icestream.verify.pipelines import skipped_pipelines
+    from icestream.verify.verify import verify
 
     plan = build(read(path), only=pipelines)
     refuse_planned(plan)
@@ -69,17 +73,67 @@ def command(
         printer.print_note("Reading both sides in Spark ...")
         return open_plan_session(plan)
 
-    reports = []
+    is_same = True
+    documents: dict[str, list[dict[str, Any]]] = {"tables": [], "offsets": []}
     for report in verify(plan, spark, tables=tables, limit=limit):
-        reports.append(report)
-        printer.print_text(report_text(report))
-    is_same = all(report.is_same for report in reports)
+        is_same = is_same and report.is_same
+        if isinstance(report, OffsetReport):
+            documents["offsets"].append(report.to_json())
+            printer.print_text(offset_text(report, limit))
+        else:
+            documents["tables"].append(report.to_json())
+            printer.print_text(report_text(report))
     for pipeline, reason in (skipped := skipped_pipelines(plan)).items():
-        printer.print_note(f"pipeline {pipeline!r} was not compared: {reason}")
+        printer.print_note(f"pipeline {pipeline!r} was not verified: {reason}")
     if printer.is_json:
-        documents = [one.to_json() for one in reports]
-        printer.print_result({"is_same": is_same, "tables": documents, "left_out": skipped}, "")
+        printer.print_result({"is_same": is_same, **documents, "left_out": skipped}, "")
     return 0 if is_same else DIFFERENCES
+
+
+def offset_text(report: OffsetReport, limit: int = 20) -> str:
+    """Return the report of a table that was verified by its marks."""
+    count = output.format_count
+    head = f"{output.status_mark(passed=report.is_same)} {report.source} -> {report.table}: "
+    if report.reason:
+        return f"{head}{report.status}\n    {report.reason}"
+    label = "no gap, no overlap" if report.is_same else report.status
+    batches = "1 batch" if report.batches == 1 else f"{report.batches:,} batches"
+    lines = [f"{head}{label}, {batches}"]
+    if report.rows is None:
+        lines.append("    rows are not compared: upserts replace rows of earlier batches")
+    else:
+        lines[0] += f", {count(report.rows, 'row')}"
+    if not report.is_from_first and report.start:
+        lines.append(f"    verified from {report.start} on; older snapshots have expired")
+    if report.unlinked:
+        lines.append(
+            f"    {count(report.unlinked, 'snapshot')} of an older version, without start offsets: "
+            "not verified"
+        )
+    lines += _offset_counts(report)
+    lines += [f"    {problem.what}" for problem in report.problems[:limit]]
+    if len(report.problems) > limit:
+        lines.append(f"    and {len(report.problems) - limit:,} more")
+    return "\n".join(lines)
+
+
+def _offset_counts(report: OffsetReport) -> list[str]:
+    """Return a line for each count that explains why rows and offsets differ in number."""
+    written = (report.rows or 0) + report.bad
+    lines = {
+        "bad, dropped or dead letters": report.bad,
+        "left out by transforms": max(report.records - written, 0) if report.is_same else 0,
+    }
+    texts = [f"{output.format_count(n, 'record')} {what}" for what, n in lines.items() if n]
+    if report.empty_offsets:
+        offsets = output.format_count(report.empty_offsets, "offset")
+        texts.append(f"{offsets} without a record: compacted, or markers of transactions")
+    if report.replayed:
+        texts.append(f"{output.format_count(report.replayed, 'row')} of replayed dead letters")
+    for name, rows in report.other_writers.items():
+        writer = f"pipeline {name!r}" if name else "other tools"
+        texts.append(f"{output.format_count(rows, 'row')} of {writer}")
+    return [f"    {text}" for text in texts]
 
 
 def report_text(report: TableReport) -> str:

@@ -48,6 +48,10 @@ class BatchMark:
         branch: the branch that the batch was written to; empty for the main one.
         generation: how often the pipeline had started with a new checkpoint; tells which of its
             marks in many tables is the newest.
+        records: records read from the source, good and bad; of a batch of changes 0.
+        bad: how many of them were bad, so that they were dropped or became dead letters.
+        span: how many offsets lie between `start` and `end` (`Source.partition_ranges`); 0 if
+            the source does not count records.
     """
 
     pipeline: str
@@ -61,11 +65,14 @@ class BatchMark:
     load: str = ""
     branch: str = ""
     generation: int = 0
+    records: int = 0
+    bad: int = 0
+    span: int = 0
 
     def to_json(self) -> str:
         """Return the mark in the one form that is stored and compared."""
         facts = asdict(self)
-        for optional in ("load", "branch", "generation"):
+        for optional in ("load", "branch", "generation", "records", "bad", "span"):
             # The marks of older versions lack them, and must keep their text.
             if not facts[optional]:
                 del facts[optional]

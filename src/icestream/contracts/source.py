@@ -115,6 +115,23 @@ class Source(ABC, Generic[OptionsT]):
         say `changes`.
         """
 
+    def partition_ranges(
+        self,
+        start: Offset,  # noqa: ARG002 - for sources that count records
+        end: Offset,  # noqa: ARG002
+    ) -> Mapping[str, tuple[int, int]] | None:
+        """Return where each partition starts and ends, if offsets number the records.
+
+        For any two offsets of the source: where the first one is ahead, a range runs backwards.
+        None if the numbers of two offsets say nothing about the records between them.
+        """
+        return None
+
+    def count_offsets(self, start: Offset, end: Offset) -> int:
+        """Return how many offsets a batch spans; 0 if offsets do not number the records."""
+        ranges = (self.partition_ranges(start, end) if start else None) or {}
+        return sum(high - low for low, high in ranges.values())
+
     def verify_offsets(self, start: Offset, end: Offset) -> None:
         """Verify that the offsets still refer to the records that they were taken from.
 

@@ -413,6 +413,7 @@ class PipelineRunner:
                 source=self.plan.source.identity(),
                 start=start,
                 end=end,
+                span=self.plan.source.count_offsets(start, end),
                 instance=self._instance,
                 load=self._load,
             )

@@ -1,20 +1,17 @@
-"""Compares every mirrored table of a plan with its database, at one point.
+"""Verifies the tables of a plan: mirrors against their database, others against their marks.
 
-First the table is loaded, then the database is fixed at a point, the changes since the table's mark
-are read from its log, and the table is loaded again. If the pipeline wrote to it in between, the
-log may have dropped changes that the first load did not see: then the table is tried again.
+A mirror is compared at one point. First the table is loaded, then the database is fixed at a
+point, the changes since the table's mark are read from its log, and the table is loaded again. If
+the pipeline wrote to it in between, the log may have dropped changes that the first load did not
+see: then the table is tried again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from icestream.contracts.changes import ChangeSchema
 from icestream.errors import PlanError
-from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
-from icestream.sinks.iceberg.options import MAIN
-from icestream.sources.postgres_cdc.options import PostgresCdcOptions
 from icestream.verify.checksums import differing_chunks
 from icestream.verify.comparison import (
     DIFFERS,
@@ -26,6 +23,8 @@ from icestream.verify.comparison import (
     comparison_spec,
     find_shared_columns,
 )
+from icestream.verify.offsets import OffsetReport
+from icestream.verify.pipelines import find_mirrors, find_offset_pipelines, skipped_pipelines
 from icestream.verify.side import LakeTable
 
 if TYPE_CHECKING:
@@ -33,98 +32,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.catalog import Catalog
-    from icestream.plan.plan import PipelinePlan, Plan
-    from icestream.sinks.iceberg.options import IcebergOptions
+    from icestream.contracts.catalog import Identifier
+    from icestream.plan.plan import Plan
     from icestream.verify.checksums import SideChecksums
     from icestream.verify.comparison import SharedColumns
+    from icestream.verify.pipelines import Mirror, OffsetPipeline
     from icestream.verify.side import DatabaseSide, Point, ReadChanges, SideTable, TableNames
-
-
-@dataclass(frozen=True)
-class Mirror:
-    """A pipeline that mirrors tables.
-
-    Attributes:
-        pipeline: its name.
-        source: the options of the source.
-        sink: the options of the sink.
-        catalog: the catalog of the tables.
-    """
-
-    pipeline: str
-    source: PostgresCdcOptions
-    sink: IcebergOptions
-    catalog: Catalog[Any]
-
-    def side(self) -> DatabaseSide:
-        """Return the database."""
-        from icestream.verify.postgres_side import PostgresSide
-
-        return PostgresSide(self.source)
-
-    def identifier(self, table: TableNames) -> tuple[str, ...]:
-        """Return namespace and name of the mirror of a database table."""
-        return identifier_of(self.sink, ChangeSchema(table), self.catalog)
-
-    def name(self, table: TableNames) -> str:
-        """Return the full name of a table's mirror, which starts with the catalog."""
-        return ".".join((self.catalog.name, *self.identifier(table)))
-
-    def look_up(self, table: TableNames) -> LakeTable | None:
-        """Return the current mirror of a table; None if there is none."""
-        mirror = self.catalog.find_table(self.identifier(table))
-        if mirror is None:
-            return None
-        branch = None if self.sink.branch == MAIN else self.sink.branch
-        return LakeTable(self.name(table), mirror, self.pipeline, branch)
-
-    def matches(self, table: TableNames, word: str) -> bool:
-        """Return whether a word names a table: by its name in the database or in the lake."""
-        source_name = ".".join(table)
-        name = self.name(table)
-        return word in (source_name, table[-1], name, name.partition(".")[2])
-
-
-def find_mirrors(plan: Plan) -> list[Mirror]:
-    """Return the mirrors of a plan.
-
-    Raises:
-        PlanError: it has none.
-    """
-    mirrors = [mirror for pipeline in plan.pipelines if (mirror := _mirror(pipeline)) is not None]
-    if not mirrors:
-        raise PlanError(
-            "no pipeline mirrors a database",
-            where=str(plan.path),
-            todo="Only tables of a `postgres-cdc` source, without transforms and without "
-            "`commit_mode: append`, can be compared with their source.",
-        )
-    return mirrors
-
-
-def skipped_pipelines(plan: Plan) -> dict[str, str]:
-    """Return the CDC pipelines that can't be compared with their database, and why."""
-    reasons = {}
-    for pipeline in plan.pipelines:
-        if pipeline.sink.is_mirror and _mirror(pipeline) is None:
-            is_postgres = isinstance(pipeline.source.options, PostgresCdcOptions)
-            reasons[pipeline.name] = (
-                "with `commit_mode: append` its tables hold every change"
-                if is_postgres
-                else "only tables of a `postgres-cdc` source can be compared"
-            )
-    return reasons
-
-
-def _mirror(pipeline: PipelinePlan) -> Mirror | None:
-    source = pipeline.source.options
-    if not pipeline.sink.is_mirror or not isinstance(source, PostgresCdcOptions):
-        return None
-    sink: Any = pipeline.sink
-    if op_name_of(sink.options) is not None:
-        return None
-    return Mirror(pipeline.name, source, sink.options, sink.catalog)
 
 
 MAX_ATTEMPTS = 5
@@ -138,27 +51,33 @@ def verify(
     *,
     tables: Sequence[str] = (),
     limit: int = 20,
-) -> Iterator[TableReport]:
-    """Yield how each mirrored table compares with its database, as soon as it is known.
+) -> Iterator[TableReport | OffsetReport]:
+    """Yield the report of each table as soon as it is known.
 
     Args:
-        plan: the plan whose pipelines to compare.
-        spark: returns the session; called once something can be compared.
-        tables: the only tables to compare, by their name in the database or in the lake.
+        plan: the plan whose pipelines to verify.
+        spark: returns the session; called once a mirror can be compared.
+        tables: the only tables to verify, by their name in the database or in the lake.
         limit: how many differing rows to list per table.
 
     Raises:
-        PlanError: no pipeline mirrors a database, or no mirrored table has such a name.
+        PlanError: no pipeline can be verified, or no table has such a name.
         UnreachableError: a database or a catalog does not respond.
         RefusedError: credentials or permissions were refused.
     """
+    mirrors, pipelines = find_mirrors(plan), find_offset_pipelines(plan)
+    if not mirrors and not pipelines:
+        reasons = (f"{name!r}: {why}" for name, why in skipped_pipelines(plan).items())
+        raise PlanError(
+            "no pipeline can be verified", where=str(plan.path), todo="\n".join(reasons)
+        )
     unmatched = set(tables)
-    mirrored: list[str] = []
-    for mirror in find_mirrors(plan):
+    available: list[str] = []
+    for mirror in mirrors:
         side = mirror.side()
         try:
             names = side.tables()
-            mirrored += (".".join(name) for name in names)
+            available += (".".join(name) for name in names)
             if tables:
                 matched = {w for w in tables if any(mirror.matches(n, w) for n in names)}
                 names = [n for n in names if any(mirror.matches(n, w) for w in matched)]
@@ -166,12 +85,33 @@ def verify(
             yield from _MirrorVerifier(mirror, side, spark, limit).reports(names)
         finally:
             side.close()
+    for pipeline in pipelines:
+        for table in pipeline.tables():
+            name = pipeline.name(table)
+            available.append(name)
+            words = {word for word in tables if word in _names_of(name)}
+            unmatched -= words
+            if words or not tables:
+                yield _offset_report(pipeline, table)
     if unmatched:
         raise PlanError(
-            f"no mirrored table is called {min(unmatched)!r}",
+            f"no table is called {min(unmatched)!r}",
             where=str(plan.path),
-            todo=f"Available: {', '.join(sorted(mirrored)) or 'none'}.",
+            todo=f"Available: {', '.join(sorted(available)) or 'none'}.",
         )
+
+
+def _names_of(name: str) -> tuple[str, str, str]:
+    """Return the names that a user may give a table: in full, without catalog, and the last."""
+    return name, name.partition(".")[2], name.rpartition(".")[2]
+
+
+def _offset_report(pipeline: OffsetPipeline, table: LakeTable | Identifier) -> OffsetReport:
+    if isinstance(table, LakeTable):
+        return pipeline.check.report(table)
+    identity = pipeline.check.source.identity()
+    reason = f"the pipeline has not written this table yet; {RUN_FIRST}"
+    return OffsetReport(pipeline.pipeline, identity, pipeline.name(table), NOT_COMPARED, reason)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from tests.unit.cli.shop import write_file
+from tests.unit.cli.shop import make_table, plan_of, write_file
 
-from icestream.cli.verify import report_text
+from icestream.cli.verify import offset_text, report_text
 from icestream.verify.comparison import RowDifference, SideReport, TableReport
+from icestream.verify.offsets import HistoryProblem, OffsetReport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,14 +29,76 @@ def text_of(**facts: object) -> str:
     return click.unstyle(report_text(TableReport(**whole)))  # type: ignore[arg-type]
 
 
-def test_file_without_a_mirror_is_refused(icestream: Icestream, tmp_path: Path) -> None:
+def test_table_is_verified_by_its_marks(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     ended = icestream("verify")
+    assert (ended.code, ended.out) == (
+        4,
+        "✗ datagen shop_events seed 42 -> lake.demo.events: not compared\n"
+        "    the pipeline has not written this table yet; run `icestream run --once`, then "
+        "compare again\n",
+    )
+    make_table(plan_of(tmp_path))
+    ended = icestream("verify", "--table", "events")
+    assert (ended.code, ended.out) == (
+        0,
+        "✓ datagen shop_events seed 42 -> lake.demo.events: no gap, no overlap, 2 batches, "
+        "6 rows\n",
+    )
+    document = icestream("verify", "--output", "json").document
+    assert (document["is_same"], document["tables"], document["left_out"]) == (True, [], {})
+    (report,) = document["offsets"]
+    assert (report["start"], report["end"], report["total"]) == ('{"row": 0}', '{"row": 6}', 6)
+
+
+def test_unknown_table_is_refused(icestream: Icestream, tmp_path: Path) -> None:
+    write_file(tmp_path)
+    ended = icestream("verify", "--table", "nobody")
     assert (ended.code, ended.err) == (
         2,
-        "error: icestream.yaml: no pipeline mirrors a database\n"
-        "  Only tables of a `postgres-cdc` source, without transforms and without "
-        "`commit_mode: append`, can be compared with their source.\n",
+        "error: icestream.yaml: no table is called 'nobody'\n  Available: lake.demo.events.\n",
+    )
+
+
+def test_history_is_explained() -> None:
+    report = OffsetReport(
+        pipeline="orders",
+        source="kafka orders",
+        table="lake.sales.orders",
+        status="same",
+        batches=1,
+        start='{"orders": 4}',
+        is_from_first=False,
+        unlinked=1,
+        rows=1200,
+        records=1212,
+        bad=2,
+        empty_offsets=3,
+        replayed=1,
+        other_writers={"": 5, "late": 1},
+    )
+    assert click.unstyle(offset_text(report)) == (
+        "✓ kafka orders -> lake.sales.orders: no gap, no overlap, 1 batch, 1,200 rows\n"
+        '    verified from {"orders": 4} on; older snapshots have expired\n'
+        "    1 snapshot of an older version, without start offsets: not verified\n"
+        "    2 records bad, dropped or dead letters\n"
+        "    10 records left out by transforms\n"
+        "    3 offsets without a record: compacted, or markers of transactions\n"
+        "    1 row of replayed dead letters\n"
+        "    5 rows of other tools\n"
+        "    1 row of pipeline 'late'"
+    )
+
+
+def test_problems_of_a_history_are_listed_up_to_the_limit() -> None:
+    problems = tuple(HistoryProblem("gap", f"gap {number}") for number in range(3))
+    report = OffsetReport("o", "kafka o", "lake.o", "different", batches=4, problems=problems)
+    assert click.unstyle(offset_text(report, limit=2)) == (
+        "✗ kafka o -> lake.o: different, 4 batches\n"
+        "    rows are not compared: upserts replace rows of earlier batches\n"
+        "    gap 0\n"
+        "    gap 1\n"
+        "    and 1 more"
     )
 
 

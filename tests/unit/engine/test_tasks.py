@@ -82,8 +82,8 @@ def test_each_split_is_read_decoded_written_and_reported() -> None:
     task = ReadAndWrite(reading(b'{"id": 1}', b'{"id": 2}', b'{"id": 3}', slots=2), writer)
 
     assert run(task, 0, 1) == [
-        Report(0, rows=1, files=[WrittenFile(1, 1, {"rows": 1})]),
-        Report(1, rows=2, files=[WrittenFile(2, 1, {"rows": 2})]),
+        Report(0, rows=1, records=1, files=[WrittenFile(1, 1, {"rows": 1})]),
+        Report(1, rows=2, records=2, files=[WrittenFile(2, 1, {"rows": 2})]),
     ]
     assert writer.rows == [{"id": 1}, {"id": 2}, {"id": 3}]
     pickle.dumps(task)
@@ -301,7 +301,7 @@ def test_rows_passed_to_spark_have_the_declared_columns() -> None:
 
     assert batch.schema == columns
     assert batch.to_pylist() == [{"id": 1, "name": "a"}]
-    assert noted == [Report(0, rows=1)]
+    assert noted == [Report(0, rows=1, records=1)]
 
 
 def test_rows_from_spark_are_written_and_counted() -> None:

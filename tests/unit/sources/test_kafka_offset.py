@@ -246,3 +246,20 @@ def test_long_partition_is_split_if_there_are_fewer_than_slots() -> None:
 
 def test_short_partition_is_not_split() -> None:
     assert len(kafka_source.make_splits(at(0), at(15_000), 4)) == 1
+
+
+def test_ranges_of_partitions_between_two_offsets() -> None:
+    source = KafkaSource(KafkaOptions(brokers=("b:1",), topics=("a", "b")))
+    start = kafka_source.build_offset({"a": "1"}, {("a", 0): 5, ("a", 1): 9})
+    end = kafka_source.build_offset(
+        {"a": "1", "b": "2"}, {("a", 0): 7, ("a", 1): 8, ("b", 0): 4}, {("b", 0): 3}
+    )
+    assert source.partition_ranges(start, end) == {"a[0]": (5, 7), "a[1]": (9, 8), "b[0]": (3, 4)}
+    assert source.count_offsets(kafka_source.build_offset({"a": "1"}, {("a", 0): 5}), start) == 9
+    assert source.count_offsets({}, start) == 0
+
+
+def test_topic_created_again_has_no_range() -> None:
+    source = KafkaSource(KafkaOptions(brokers=("b:1",), topics=("a",)))
+    start, end = (kafka_source.build_offset({"a": topic}, {("a", 0): 5}) for topic in ("1", "2"))
+    assert source.partition_ranges(start, end) == {}

@@ -1,15 +1,21 @@
-"""CDC pipelines that `verify` can't compare are listed with the reason."""
+"""What `verify` checks of each pipeline, and the reasons for pipelines that it skips."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from icestream.config import load
+from icestream.errors import PlanError
 from icestream.plan.planner import build
-from icestream.verify.verify import find_mirrors, skipped_pipelines
+from icestream.verify.pipelines import find_mirrors, find_offset_pipelines, skipped_pipelines
+from icestream.verify.verify import verify
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from icestream.plan.plan import Plan
 
 FILE = """\
 sources:
@@ -19,26 +25,57 @@ sources:
   debezium:
     connector: kafka
     config: {brokers: "localhost:9092", topics: [shop.orders], format: debezium-json}
-  events: {connector: datagen}
+  events: {connector: datagen, config: {rows: 10}}
 sinks:
   lake: {connector: iceberg, config: {namespace: a}}
   log: {connector: iceberg, config: {namespace: b, commit_mode: append}}
   others: {connector: iceberg, config: {namespace: c}}
   events: {connector: iceberg, config: {namespace: d, table: events}}
+  keyed:
+    connector: iceberg
+    config: {namespace: d, table: keyed, commit_mode: upsert, key_fields: [id]}
+  routed: {connector: iceberg, config: {namespace: e, route_by: type}}
+  whole: {connector: iceberg, config: {namespace: d, table: whole, commit_mode: overwrite_table}}
 pipelines:
   shop: {source: shop, sink: lake}
   log: {source: shop, sink: log}
   others: {source: debezium, sink: others}
-  events: {source: events, sink: events}
+  events: {source: events, sink: events, transforms: [{filter: id > 1}]}
+  keyed: {source: events, sink: keyed}
+  routed: {source: events, sink: routed}
+  whole: {source: events, sink: whole}
 """
 
 
-def test_skipped_pipelines_are_listed(tmp_path: Path) -> None:
-    (tmp_path / "icestream.yaml").write_text(FILE)
-    plan = build(load(tmp_path / "icestream.yaml"))
+def plan_of(folder: Path, only: tuple[str, ...] = ()) -> Plan:
+    (folder / "icestream.yaml").write_text(FILE)
+    return build(load(folder / "icestream.yaml"), only=only)
 
+
+def test_each_pipeline_is_verified_or_listed_with_the_reason(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
     assert [mirror.pipeline for mirror in find_mirrors(plan)] == ["shop"]
+    checks = {each.pipeline: each.check for each in find_offset_pipelines(plan)}
+    assert {
+        name: (check.appends, check.counts_records, check.keeps_records)
+        for name, check in checks.items()
+    } == {
+        "events": (True, True, False),
+        "keyed": (False, True, True),
+        "routed": (True, False, True),
+    }
     assert skipped_pipelines(plan) == {
         "log": "with `commit_mode: append` its tables hold every change",
         "others": "only tables of a `postgres-cdc` source can be compared",
+        "whole": "with `commit_mode: overwrite_table` rows replace those of earlier batches",
     }
+
+
+def test_file_without_a_pipeline_to_verify_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as caught:
+        list(verify(plan_of(tmp_path, ("log", "whole")), lambda: None))  # type: ignore[arg-type, return-value]
+    assert (caught.value.what, caught.value.todo) == (
+        "no pipeline can be verified",
+        "'log': with `commit_mode: append` its tables hold every change\n"
+        "'whole': with `commit_mode: overwrite_table` rows replace those of earlier batches",
+    )

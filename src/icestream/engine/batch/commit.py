@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ class BatchOutcome:
     """The reports of one batch's tasks, added up."""
 
     rows: int = 0
+    records: int = 0
     files: list[WrittenFile] = field(default_factory=list)
     dead_files: list[WrittenFile] = field(default_factory=list)
     bad: int = 0
@@ -68,6 +69,7 @@ class BatchOutcome:
         else:
             self.error = self.error or report.error
         self.rows += report.rows
+        self.records += report.records
         self.files += report.files
         self.dead_files += report.dead_files
         self.bad += report.bad
@@ -157,6 +159,7 @@ def commit_batch(
         mark: the batch's mark.
         dead_letters_end: the end of the first batch if an earlier query wrote its dead letters.
     """
+    mark = replace(mark, records=outcome.records, bad=outcome.bad + outcome.unmet_rows)
     if plan.sink.may_refuse_rows:
         return _commit_tables(spark, plan, outcome, mark, dead_letters_end)
     letters = _commit_letters_first(plan, outcome, mark, dead_letters_end)

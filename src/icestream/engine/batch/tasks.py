@@ -160,6 +160,8 @@ class Report:
 
     Attributes:
         split: number of the split, or of the partition if the rows come from Spark.
+        rows: how many rows were read and are good so far.
+        records: how many records were read, good and bad.
         bad: how many records can't be decoded or cast.
         examples: some of them, with the beginning of their bytes.
         unmet: how many rows fail each expectation, by its name.
@@ -171,6 +173,7 @@ class Report:
 
     split: int
     rows: int = 0
+    records: int = 0
     files: list[WrittenFile] = field(default_factory=list)
     dead_files: list[WrittenFile] = field(default_factory=list)
     bad: int = 0
@@ -259,14 +262,15 @@ class Reading:
         if self.dead_letters is not None:
             bad = DeadLetterBuffer(self.dead_letters, report.dead_files)
         decoded = self.decoded_schema()
-        first = row_number(report.split, 0)
+        number = row_number(report.split, 0)
         for block in self.blocks(report.split):
+            first = number + report.records
             if isinstance(block, Records):
                 batch = self._decode(block, decoded, report, bad, first)
-                first += len(block.values)
+                report.records += len(block.values)
             else:
                 batch = self._fitted(block, report, first)
-                first += block.num_rows
+                report.records += block.num_rows
             if batch is not None:
                 report.rows += batch.num_rows
                 yield batch

@@ -178,7 +178,8 @@ def commit_once(
     started = time.monotonic()
     key, text = ledger.property_key(mark.pipeline), mark.to_json()
     fence = Fence(table, key, seen, recorded, change.branch)
-    summary = {**properties, **ledger.snapshot_summary(mark)}
+    held = None if seen is None else ledger.parse_mark(seen, key)
+    summary = {**properties, **ledger.snapshot_summary(mark, held)}
     snapshot_key = ledger.snapshot_property_key(mark.pipeline)
     try:
         snapshot: MarkSnapshot | None = apply_change(

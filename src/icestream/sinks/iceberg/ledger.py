@@ -55,18 +55,33 @@ def parse_mark(text: str, key: str) -> BatchMark:
         ) from exc
 
 
-def snapshot_summary(mark: BatchMark) -> dict[str, str]:
-    """Return the summary lines that describe the batch; large offsets are truncated."""
+# A line of a snapshot's summary: where the pipeline's previous commit to the table ended.
+START = "icestream.start"
+
+
+def snapshot_summary(mark: BatchMark, held: BatchMark | None = None) -> dict[str, str]:
+    """Return the summary lines that describe the batch; large offsets are truncated.
+
+    Args:
+        mark: the mark of the batch.
+        held: the pipeline's newest mark that the table held before.
+    """
+    start = mark.start
+    if held is not None and held.query_id == mark.query_id and held.epoch < mark.epoch:
+        # A batch without rows commits nothing, so the next commit covers its offsets too.
+        start = held.end
     facts = {
         "icestream.pipeline": mark.pipeline,
         "icestream.query-id": mark.query_id,
         "icestream.epoch": str(mark.epoch),
         "icestream.source": mark.source[:MAX_SHORT_TEXT],
+        START: short_text(start),
         "icestream.position": short_text(mark.end),
         "icestream.rows": str(mark.rows),
         "icestream.instance": mark.instance,
     }
-    return {**facts, "icestream.load": mark.load} if mark.load else facts
+    optional = {"records": mark.records, "bad": mark.bad, "span": mark.span, "load": mark.load}
+    return facts | {f"icestream.{name}": str(value) for name, value in optional.items() if value}
 
 
 def covers(held: BatchMark | None, mark: BatchMark) -> bool:

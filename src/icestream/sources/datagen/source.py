@@ -84,6 +84,9 @@ class DatagenSource(Source[DatagenOptions]):
     def rows_between(self, start: Offset, end: Offset) -> int:
         return int(end["row"] - start["row"])
 
+    def partition_ranges(self, start: Offset, end: Offset) -> dict[str, tuple[int, int]]:
+        return {"row": (start["row"], end["row"])}
+
     def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         return {**end, "row": min(end["row"], start["row"] + max(max_rows, 1))}
 

@@ -164,6 +164,16 @@ class KafkaSource(Source[KafkaOptions]):
         """Return the number of offsets: an upper bound, since compaction removes records."""
         return sum(span.rows for span in spans_between(start, end))
 
+    def partition_ranges(self, start: Offset, end: Offset) -> dict[str, tuple[int, int]]:
+        """Return the offsets of each partition; a topic that was created again has none."""
+        before = {**partition_offsets(end, "begins"), **partition_offsets(start)}
+        ids, now = topic_ids(start), topic_ids(end)
+        return {
+            f"{topic}[{number}]": (before.get((topic, number), 0), high)
+            for (topic, number), high in sorted(partition_offsets(end).items())
+            if ids.get(topic, now[topic]) == now[topic]
+        }
+
     def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         """Return an offset at which every partition has advanced by the same share.
 

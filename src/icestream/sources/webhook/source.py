@@ -99,6 +99,10 @@ class WebhookSource(Source[WebhookOptions]):
         count: int = end["event"] - start["event"]
         return count
 
+    def partition_ranges(self, start: Offset, end: Offset) -> dict[str, tuple[int, int]]:
+        is_same_spool = start["spool"] == end["spool"]
+        return {"event": (start["event"], end["event"])} if is_same_spool else {}
+
     def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         return {**end, "event": min(end["event"], start["event"] + max(max_rows, 1))}
 

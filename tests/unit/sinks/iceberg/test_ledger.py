@@ -13,6 +13,7 @@ from icestream.sinks.iceberg import ledger
 MARK = BatchMark(
     "orders", "q1", 7, "kafka orders", {"orders-0": 5}, {"orders-1": 2, "orders-0": 9}, 6, "i1"
 )
+START = '{"orders-0": 5}'
 
 
 def mark(epoch: int, query: str = "q1") -> BatchMark:
@@ -76,10 +77,27 @@ def test_summary_describes_what_a_snapshot_holds() -> None:
         "icestream.query-id": "q1",
         "icestream.epoch": "7",
         "icestream.source": "kafka orders",
+        "icestream.start": START,
         "icestream.position": '{"orders-0": 9, "orders-1": 2}',
         "icestream.rows": "6",
         "icestream.instance": "i1",
     }
+
+
+def test_summary_counts_records_offsets_and_bad_rows() -> None:
+    found = ledger.snapshot_summary(replace(MARK, records=9, bad=3, span=12))
+    assert {key: found[f"icestream.{key}"] for key in ("records", "bad", "span")} == {
+        "records": "9",
+        "bad": "3",
+        "span": "12",
+    }
+
+
+def test_snapshot_starts_where_the_previous_commit_of_its_query_ended() -> None:
+    held = replace(MARK, epoch=4, end={"orders-0": 1})
+    assert ledger.snapshot_summary(MARK, held)["icestream.start"] == '{"orders-0": 1}'
+    for other in (replace(held, query_id="q0"), replace(held, epoch=7), None):
+        assert ledger.snapshot_summary(MARK, other)["icestream.start"] == START
 
 
 def test_size_of_the_summary_does_not_depend_on_the_offsets() -> None:

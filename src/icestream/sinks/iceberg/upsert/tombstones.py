@@ -209,7 +209,8 @@ class Tombstones:
 
 
 def _same_batch(held: BatchMark, mark: BatchMark) -> bool:
-    return replace(held, rows=0, instance="") == replace(mark, rows=0, instance="")
+    one, other = (replace(each, rows=0, records=0, bad=0, instance="") for each in (held, mark))
+    return one == other
 
 
 @dataclass(frozen=True)
