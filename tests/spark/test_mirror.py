@@ -27,13 +27,6 @@ def test_snapshot_and_changes_reproduce_the_source_table(lake: Lake) -> None:
     assert rows(lake) == [order(1, "a"), order(2, "bb"), order(4, "d")]
 
 
-def test_table_is_partitioned_by_bucket_of_its_key(lake: Lake) -> None:
-    lake.run(mirror(lake, ScriptedChanges([of_orders(order(1))])))
-
-    spec = lake.catalog.client().load_table("shop.orders").spec()
-    assert [str(field.transform) for field in spec.fields] == ["bucket[16]"]
-
-
 def test_each_table_has_its_own_columns_and_key(lake: Lake) -> None:
     tags = {"name": pa.string(), "id": pa.float64()}
     source = ScriptedChanges(

@@ -65,6 +65,8 @@ class ChangeSchema:
             a source that yields the changes of a table in one order.
         version: of two schemas of a table, the one with the greater version is newer.
         is_tombstones: all rows are tombstones, which mean nothing to a table that does not exist.
+        source_bytes: about how large the table is in the source, for the first rows of a snapshot:
+            a sink may partition a large table when it creates it. None if it is unknown.
     """
 
     table: tuple[str, ...]
@@ -74,6 +76,7 @@ class ChangeSchema:
     is_whole: bool = True
     version: int = 0
     is_tombstones: bool = False
+    source_bytes: int | None = None
 
     def on(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns with this schema in their metadata."""

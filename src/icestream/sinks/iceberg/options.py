@@ -183,7 +183,8 @@ class IcebergOptions(StorageBlocks):
         "none",
         description="How a new table is partitioned: `none`, `table_default` (the table's own "
         "spec), `identity`, `bucket` or `time` of `partition_fields`, or a list of transforms "
-        "such as `[days(ts), bucket(16, id)]`. If absent, change sources bucket by the key.",
+        "such as `[days(ts), bucket(16, id)]`. If absent, a table is unpartitioned, except the "
+        "mirror of a large table: it gets about one bucket of its key per GB in the source.",
         json_schema_extra=EXPRESSIONS,
     )
     partition_fields: tuple[Name, ...] = Field(

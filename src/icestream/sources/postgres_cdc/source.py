@@ -26,7 +26,7 @@ from icestream.sources.postgres_cdc.snapshot_planner import (
     removed_tables,
     state_of,
 )
-from icestream.sources.postgres_cdc.tables import block_schema
+from icestream.sources.postgres_cdc.tables import block_schema, find_sizes
 from icestream.sources.postgres_cdc.types import TypeCatalog
 
 if TYPE_CHECKING:
@@ -368,16 +368,24 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
 
     def block_schemas(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
         """Return the current columns of the tables; the log may have older ones."""
-        found: dict[str, pa.Schema] = {}
+        parts: dict[str, tuple[TableRange, int]] = {}
         for split in splits:
             if isinstance(split.what, ChangesSplit):
                 return self._current_schemas(split.what)
             for part in split.what.ranges:
-                relation = replace(part.table.relation, version=split.what.version)
-                found[part.table.qualified_name] = block_schema(
-                    relation, self._driver.types, snapshot=True, first=part.first
-                )
-        return list(found.values())
+                parts[part.table.qualified_name] = (part, split.what.version)
+        firsts = [part.table for part, _ in parts.values() if part.first]
+        sizes = find_sizes(self._driver.session, firsts)
+        return [
+            block_schema(
+                replace(part.table.relation, version=version),
+                self._driver.types,
+                snapshot=True,
+                first=part.first,
+                size=sizes.get(part.table.relation.id),
+            )
+            for part, version in parts.values()
+        ]
 
     def _current_schemas(self, changes: ChangesSplit) -> Sequence[pa.Schema]:
         # Taken before the lookup: a schema change after it has a later LSN.

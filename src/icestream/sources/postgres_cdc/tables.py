@@ -112,7 +112,12 @@ def replica_key(
 
 
 def block_schema(
-    relation: Relation, types: TypeCatalog, *, snapshot: bool = False, first: bool = False
+    relation: Relation,
+    types: TypeCatalog,
+    *,
+    snapshot: bool = False,
+    first: bool = False,
+    size: int | None = None,
 ) -> pa.Schema:
     """Return the schema of a table's blocks, with the metadata of `ChangeSchema`.
 
@@ -121,6 +126,7 @@ def block_schema(
         types: must know the types of all its columns.
         snapshot: whether the rows come from a snapshot, not from the log.
         first: whether they replace the content of the Iceberg table.
+        size: about how many bytes the table has, if it is known.
     """
     fields = [_field(relation, column, types) for column in relation.columns]
     if relation.has_row_key:
@@ -134,6 +140,7 @@ def block_schema(
         is_first=first,
         is_whole=relation.is_whole,
         version=relation.version,
+        source_bytes=size,
     )
     return schema.on(pa.schema(fields))
 
@@ -181,6 +188,14 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text,
 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND {chosen}
 ORDER BY 2, 3
+"""
+# The partitions of a partitioned table, or the table itself; with large values, without indexes.
+SIZES_QUERY = """
+SELECT chosen.id::int8, coalesce(
+    (SELECT sum(pg_catalog.pg_table_size(part.relid))
+     FROM pg_catalog.pg_partition_tree(chosen.id) AS part),
+    pg_catalog.pg_table_size(chosen.id), 0)::int8
+FROM unnest(%s::oid[]) AS chosen (id)
 """
 # The log names an inheriting table as the table of its rows, but not a partition.
 ONLY = {True: sql.SQL("ONLY "), False: sql.SQL("")}
@@ -277,6 +292,12 @@ def find_table(session: PgSession, oid: int) -> PgTable | None:
     query = TABLES_QUERY.format(chosen="c.oid = %s")
     rows = session.rows(query, [oid])
     return _table(rows[0], "incremental") if rows and rows[0][8] else None
+
+
+def find_sizes(session: PgSession, tables: Iterable[PgTable]) -> dict[int, int]:
+    """Return the bytes that tables take on the server's disk, by oid."""
+    oids = [table.relation.id for table in tables]
+    return dict(session.rows(SIZES_QUERY, [oids])) if oids else {}
 
 
 def _table(row: tuple[Any, ...], mode: SyncMode) -> PgTable:

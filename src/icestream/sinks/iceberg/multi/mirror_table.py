@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
 # The column with the operation, in a table that has a row for every change.
 OP_NAME = "_op"
 
+# About a bucket for each GB of the source's table, which is less as Parquet. The key index finds
+# rows without buckets; those of a large table only limit what a compaction rewrites at once.
+BYTES_PER_BUCKET = 1_000_000_000
+MAX_BUCKETS = 256
+
 
 def identifier_of(
     options: IcebergOptions, change_schema: ChangeSchema, catalog: Catalog[Any]
@@ -63,8 +69,15 @@ def op_name_of(options: IcebergOptions) -> str | None:
     return OP_NAME if _is_set(options, "commit_mode") and options.commit_mode == "append" else None
 
 
-def table_options(options: IcebergOptions, mirror_schema: MirrorSchema) -> IcebergOptions:
+def table_options(
+    options: IcebergOptions, mirror_schema: MirrorSchema, *, keeps_spec: bool = False
+) -> IcebergOptions:
     """Return the options of one mirrored table.
+
+    Args:
+        options: the sink's options.
+        mirror_schema: the table's columns and key.
+        keeps_spec: whether it exists, and keeps its partitioning unless the file sets another.
 
     Raises:
         SchemaMismatchError: the mode is `upsert`, and the table has no key.
@@ -76,7 +89,10 @@ def table_options(options: IcebergOptions, mirror_schema: MirrorSchema) -> Icebe
     else:
         derived |= {"commit_mode": "append", "key_fields": ()}
     if isinstance(options.partitioning, str) and not options.partition_fields:
-        derived |= _partitioning(options, key, mirror_schema.columns)
+        size = mirror_schema.change_schema.source_bytes
+        derived |= _partitioning(
+            options, key, mirror_schema.columns, size=size, keeps_spec=keeps_spec
+        )
     return options.model_copy(update=derived)
 
 
@@ -115,14 +131,32 @@ def _commit_mode(options: IcebergOptions, key: tuple[str, ...], change_schema: C
 
 
 def _partitioning(
-    options: IcebergOptions, key: tuple[str, ...], columns: pa.Schema
+    options: IcebergOptions,
+    key: tuple[str, ...],
+    columns: pa.Schema,
+    *,
+    size: int | None,
+    keeps_spec: bool,
 ) -> dict[str, Any]:
     if _is_set(options, "partitioning") and options.partitioning != "bucket":
         return {}
-    for name in (name for name in key if name in columns.names):
+    is_set = _is_set(options, "partitioning") or _is_set(options, "num_buckets")
+    if keeps_spec and not is_set:
+        return {"partitioning": "table_default"}
+    buckets = options.num_buckets if is_set else default_buckets(size)
+    for name in (name for name in key if buckets and name in columns.names):
         if _can_be_bucketed(columns.field(name).type):
-            return {"partitioning": "bucket", "partition_fields": (name,)}
+            chosen = {"partition_fields": (name,), "num_buckets": buckets}
+            return {"partitioning": "bucket", **chosen}
     return {"partitioning": "none"}
+
+
+def default_buckets(size: int | None) -> int:
+    """Return how many buckets a new mirror of a table of `size` bytes gets; 0 for none."""
+    if not size:
+        return 0
+    buckets = 2 ** max(round(math.log2(size / BYTES_PER_BUCKET)), 0)
+    return min(buckets, MAX_BUCKETS) if buckets > 1 else 0
 
 
 def _can_be_bucketed(kind: pa.DataType) -> bool:
@@ -155,7 +189,8 @@ class MirrorTable(IcebergTableSink):
 
     def follow(self, mirror_schema: MirrorSchema) -> None:
         """Prepare the table for rows: create it, or change and rename its columns."""
-        options = table_options(self._given, mirror_schema)
+        keeps_spec = self._keeps_spec(mirror_schema.columns)
+        options = table_options(self._given, mirror_schema, keeps_spec=keeps_spec)
         if options != self.options:
             self._adopt(options)
         self.is_first = mirror_schema.change_schema.is_first
@@ -173,6 +208,23 @@ class MirrorTable(IcebergTableSink):
             renames=self._renames(columns),
         )
         self._store_source(mirror_schema, columns)
+
+    def _keeps_spec(self, columns: pa.Schema) -> bool:
+        """Tell whether the table is partitioned by columns that the source still has, or by none.
+
+        One that lost such a column is partitioned like a new table.
+        """
+        if not self.target.exists:
+            return False
+        state, renames = self.target.state, self._renames(columns)
+        source_ids = _read_ids(state.properties.get(self._ids_key)).values()
+        partitioned_by = {each.source_id for each in state.spec.fields}
+        names = {
+            field.name
+            for field in state.schema.fields
+            if field.field_id in partitioned_by and field.field_id in source_ids
+        }
+        return {renames.get(name, name) for name in names} <= set(columns.names)
 
     def _adopt(self, options: IcebergOptions) -> None:
         self.options = options
