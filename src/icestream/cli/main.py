@@ -30,6 +30,7 @@ COMMANDS = (
     "prepare",
     "check",
     "plan",
+    "preview",
     "run",
     "status",
     "snapshots",

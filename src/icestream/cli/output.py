@@ -32,10 +32,10 @@ def status_mark(*, passed: bool | None) -> str:
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Align rows in columns; numbers are right-aligned."""
-    cells = [[_format_cell(value) for value in row] for row in rows]
+    cells = [[format_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     rights = [
-        bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(head))
+        bool(rows) and all(is_number(row[index]) for row in rows) for index in range(len(head))
     ]
     lines = [click.style(_format_row(head, widths, rights), bold=True)]
     lines += [_format_row(row, widths, rights) for row in cells]
@@ -50,13 +50,15 @@ def _format_row(row: Sequence[str], widths: Sequence[int], rights: Sequence[bool
     return "  ".join(parts).rstrip()
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a number, or none."""
     from decimal import Decimal
 
     return value is None or (isinstance(value, int | float | Decimal) and value is not True)
 
 
-def _format_cell(value: Any) -> str:
+def format_cell(value: Any) -> str:
+    """Return a value as one line of text; empty for none."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -50,7 +50,7 @@ def query_document(answer: QueryResult) -> dict[str, Any]:
     return {
         "columns": list(answer.columns),
         "rows": [
-            {name: _json_value(value) for name, value in zip(answer.columns, row, strict=True)}
+            {name: json_value(value) for name, value in zip(answer.columns, row, strict=True)}
             for row in answer.rows
         ],
         "is_cut": answer.is_cut,
@@ -63,7 +63,7 @@ def query_text(answer: QueryResult) -> str:
     return f"{output.format_table(answer.columns, answer.rows)}\n({rows})"
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Convert a value to one that JSON can represent without losing digits."""
     import math
 
@@ -72,9 +72,9 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, dict):
-        return {str(key): _json_value(item) for key, item in value.items()}
+        return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json_value(item) for item in value]
+        return [json_value(item) for item in value]
     if hasattr(value, "isoformat"):
         return value.isoformat()
     return value

@@ -90,6 +90,11 @@ def change_schema_of(columns: pa.Schema) -> ChangeSchema:
     return ChangeSchema(**{**stored, "table": tuple(stored["table"]), "key": tuple(stored["key"])})
 
 
+def is_block(columns: pa.Schema) -> bool:
+    """Tell whether columns are those of a block of changes."""
+    return _CHANGE_SCHEMA in (columns.metadata or {})
+
+
 def unchanged_columns(absent: Mapping[str, npt.NDArray[np.bool_]], rows: int) -> pa.Array:
     """Return the column `UNCHANGED_COLUMNS`, from which rows lack which column."""
     import numpy as np

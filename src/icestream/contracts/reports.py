@@ -40,8 +40,10 @@ def pack_report(number: int, content: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([packed], pa.binary())], ["report"])
 
 
-def run_tasks(spark: SparkSession, count: int, task: Task) -> list[Any]:
+def run_tasks(spark: SparkSession | None, count: int, task: Task) -> list[Any]:
     """Run `task` for each number below `count`, in a Spark task of its own.
+
+    Without Spark, they run one after the other in this process.
 
     Returns:
         What each reported, in the order of the numbers.
@@ -51,9 +53,13 @@ def run_tasks(spark: SparkSession, count: int, task: Task) -> list[Any]:
     """
     if not count:
         return []
-    numbers = spark.range(0, count, 1, count)
-    rows = collect_rows(numbers.mapInArrow(task, REPORT_COLUMN))
-    return order_reports([unpack_report(row[0]) for row in rows], range(count))
+    if spark is None:
+        batch = pa.RecordBatch.from_arrays([pa.array(range(count), pa.int64())], ["id"])
+        packed = [report for rows in task([batch]) for report in rows.column(0).to_pylist()]
+    else:
+        numbers = spark.range(0, count, 1, count)
+        packed = [row[0] for row in collect_rows(numbers.mapInArrow(task, REPORT_COLUMN))]
+    return order_reports(map(unpack_report, packed), range(count))
 
 
 def run_in_tasks(

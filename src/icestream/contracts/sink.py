@@ -263,6 +263,20 @@ class Sink(ABC, Generic[OptionsT]):
             f"{self.identity()} is no mirror: it got {len(schemas)} schemas of changes"
         )
 
+    def refuse_columns(self, columns: pa.Schema) -> None:
+        """Refuse rows that a new table could not hold. Needs no connection, for a dry run.
+
+        Raises:
+            SchemaMismatchError: a table can't have these columns, or the options don't fit them.
+        """
+
+    def rows_by_table(self, rows: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
+        """Return rows, or a block of changes, by the full name of their table.
+
+        Works without a connection, for a dry run. Rows that `row_faults` finds are not among them.
+        """
+        return {self.identity(): rows}
+
     def refuses_column(self, name: str) -> str | None:  # noqa: ARG002
         """Return why the table cannot have a column of this name; None if it can."""
         return None

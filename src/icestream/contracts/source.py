@@ -132,6 +132,29 @@ class Source(ABC, Generic[OptionsT]):
         ranges = (self.partition_ranges(start, end) if start else None) or {}
         return sum(high - low for low, high in ranges.values())
 
+    def first_rows(
+        self,
+        max_rows: int,
+        tables: Collection[str] = (),  # noqa: ARG002 - for change sources
+    ) -> Iterator[Records | pa.RecordBatch]:
+        """Yield the rows that a new pipeline would read first, as `read` does, for a preview.
+
+        Called on the driver, without the pipeline's lock, maybe while the pipeline runs. It must
+        change nothing outside the folder of `keep_state_in`. A source whose `initial` or `latest`
+        does more than read overrides it.
+
+        Args:
+            max_rows: about how many rows are wanted, of each table if blocks name their tables.
+            tables: names of the tables that are wanted, where the source knows them before it
+                reads; empty for all.
+        """
+        start = self.initial()
+        end = self.latest(start)
+        if start == end:
+            return
+        for split in self.splits(start, self.limit(start, end, max_rows), 1):
+            yield from self.read(split)
+
     def verify_offsets(self, start: Offset, end: Offset) -> None:
         """Verify that the offsets still refer to the records that they were taken from.
 

@@ -188,7 +188,7 @@ def _refuse_changed(plan: PipelinePlan, outcome: BatchOutcome, mark: BatchMark) 
 
 
 def write_files(
-    spark: SparkSession,
+    spark: SparkSession | None,
     plan: PipelinePlan,
     columns: StreamColumns,
     splits: tuple[Split, ...],
@@ -199,6 +199,7 @@ def write_files(
     """Read the splits and write files, evolving the table's columns to fit the data.
 
     With `reports_bad_rows`, bad records don't fail the batch: the outcome lists each of them.
+    Spark may be absent if the rows don't pass through Spark SQL.
     """
     for _ in range(SCHEMA_ROUNDS):
         schema = columns.resolve(splits)
@@ -242,7 +243,7 @@ def write_files(
 
 
 def _reports(
-    spark: SparkSession,
+    spark: SparkSession | None,
     plan: PipelinePlan,
     reading: tasks.Reading,
     letters: DeadLetterWriter | None,
@@ -255,6 +256,7 @@ def _reports(
         return reports
     from icestream.engine.batch.sql_path import SparkSqlWriter
 
+    assert spark is not None  # noqa: S101 - the caller asks `uses_spark_sql`
     return SparkSqlWriter(
         spark, plan, reading, letters, reports_bad_rows=reading.reports_bad_rows
     ).write()

@@ -79,7 +79,7 @@ ROUNDS = 20
 
 
 def write_changes(
-    spark: SparkSession,
+    spark: SparkSession | None,
     plan: PipelinePlan,
     splits: tuple[Split, ...],
     mark: BatchMark,

@@ -128,6 +128,9 @@ class IcebergTableSink(Sink[IcebergOptions]):
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:
         self.target.prepare(self.mode.table_columns(columns), declared=declared)
 
+    def refuse_columns(self, columns: pa.Schema) -> None:
+        self.target.new_layout(self.mode.table_columns(columns))
+
     def refuses_column(self, name: str) -> str | None:
         problem = reserved_problem(name)
         if problem is None and self.target.exists:

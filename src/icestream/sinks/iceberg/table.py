@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     import pyarrow as pa
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.table.sorting import SortOrder
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
@@ -240,27 +242,37 @@ class TargetTable:
             exc.at(f"pipeline {self.pipeline!r}, table {self.identity}")
             raise
 
-    def _create(self, columns: pa.Schema) -> None:
-        """Create the table for rows with these columns, unless another pipeline does so first."""
+    def new_layout(self, columns: pa.Schema) -> tuple[Schema, PartitionSpec, SortOrder]:
+        """Return the layout of a new table for rows with these columns. Needs no connection.
+
+        Raises:
+            SchemaMismatchError: a table can't have these columns, or this layout for them.
+        """
         from icestream.schemas.comparison import arrow_to_iceberg
         from icestream.sinks.iceberg.partition_terms import parse_partition_terms, parse_sort
         from icestream.sinks.iceberg.partitioning import partition_spec, sort_order
 
-        if not self.options.create:
-            raise self.missing_table_error()
         refuse_reserved(columns.names)
         schema = arrow_to_iceberg(columns, self.options.format_version)
         twins = case_clashes_within((), schema.as_struct())
         if twins:
             raise SchemaMismatchError("; ".join(twins), todo=DIFFER_IN_CASE)
+        spec = partition_spec(schema, parse_partition_terms(self.options))
+        return schema, spec, sort_order(schema, parse_sort(self.options))
+
+    def _create(self, columns: pa.Schema) -> None:
+        """Create the table for rows with these columns, unless another pipeline does so first."""
+        if not self.options.create:
+            raise self.missing_table_error()
+        schema, spec, order = self.new_layout(columns)
         assert self._java is not None  # noqa: S101 - `open` comes first
         self._java.create_namespace(self.namespace)
         self._handle = self._java.create_table(
             self.namespace,
             self.table,
             schema=schema,
-            spec=partition_spec(schema, parse_partition_terms(self.options)),
-            sort_order=sort_order(schema, parse_sort(self.options)),
+            spec=spec,
+            sort_order=order,
             properties=table_properties(
                 self.options, pipeline_of(self.pipeline), self.catalog.abilities
             ),

@@ -15,7 +15,7 @@ from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.sources.datagen.values import SHOP_EVENTS, RowRandom, make_rows, shop_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import pyarrow as pa
 
@@ -105,6 +105,17 @@ class DatagenSource(Source[DatagenOptions]):
         schema = self.schema()
         for low in range(begin, end, ROWS_PER_BLOCK):
             yield self._rows(schema, low, min(end, low + ROWS_PER_BLOCK), epoch_ms)
+
+    def first_rows(
+        self,
+        max_rows: int,
+        tables: Collection[str] = (),  # noqa: ARG002 - the contract's
+    ) -> Iterator[pa.RecordBatch]:
+        # No row is due yet when a pipeline starts.
+        start, rows = self.initial(), self.options.rows
+        end = {**start, "row": max_rows if rows is None else min(rows, max_rows)}
+        for split in self.splits(start, end, 1):
+            yield from self.read(split)
 
     def schema(self) -> pa.Schema:
         if self.options.schema_text is None:

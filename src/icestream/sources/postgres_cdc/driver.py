@@ -211,6 +211,18 @@ class Driver:
         published = publication.published_tables(found, members)
         return [*(table for table in published if table.mode == "incremental"), *unpublished]
 
+    def tables_to_preview(self) -> list[PgTable]:
+        """Return the tables that a run would read, as far as they are published; creates none."""
+        found = self.find_tables()
+        tables = {each.table.names: each.table for each in found.values() if not each.is_partition}
+        if not self.options.follows:
+            return list(tables.values())
+        state = publication.find_usable(self.session, self.options)
+        published = {} if state is None else self.readable_tables(found)
+        # A run adds what is missing to a publication of its own.
+        adopted = tables if state is None or state.is_ours else {}
+        return list({**adopted, **{table.names: table for table in published}}.values())
+
     def _publish(self, found: Mapping[tuple[str, str], CatalogTable]) -> None:
         try:
             left_out = publication.ensure(self.session, self.options, found)

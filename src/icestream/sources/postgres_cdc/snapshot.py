@@ -43,6 +43,7 @@ class TableRange:
         up_to: only rows with at most this key; None to the end.
         pages: first page, and the page to stop before.
         first: whether the rows replace the content of the Iceberg table.
+        limit: at most this many rows, the first by key; None for all.
     """
 
     table: PgTable
@@ -50,6 +51,7 @@ class TableRange:
     up_to: Key | None = None
     pages: tuple[int, int | None] | None = None
     first: bool = False
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,13 +128,26 @@ def _copy_query(part: TableRange) -> sql.Composed:
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.relation.columns)
     # Without a key, identical rows count as one: all values together identify a row.
     distinct = sql.SQL("DISTINCT ON (ROW({})::text) ").format(columns)
-    return sql.SQL("COPY (SELECT {}{} FROM {}{} WHERE {}) TO STDOUT (FORMAT csv)").format(
-        distinct if table.relation.has_row_key else sql.SQL(""),
+    # Finding identical rows sorts the whole table, which a few rows are not worth.
+    is_distinct = table.relation.has_row_key and part.limit is None
+    return sql.SQL("COPY (SELECT {}{} FROM {}{} WHERE {}{}) TO STDOUT (FORMAT csv)").format(
+        distinct if is_distinct else sql.SQL(""),
         columns,
         ONLY[not table.is_partitioned],
         sql.Identifier(*table.names),
         _where_clause(part),
+        _limit_clause(part),
     )
+
+
+def _limit_clause(part: TableRange) -> sql.Composable:
+    if part.limit is None:
+        return sql.SQL("")
+    limit = sql.SQL(" LIMIT {}").format(sql.Literal(part.limit))
+    if not part.table.order:
+        return limit
+    columns = sql.SQL(", ").join(map(sql.Identifier, part.table.order))
+    return sql.SQL(" ORDER BY {}{}").format(columns, limit)
 
 
 def _where_clause(part: TableRange) -> sql.Composable:

@@ -410,6 +410,23 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
                 yield from read_range(session, types, part)
                 session.rows("COMMIT")
 
+    def first_rows(self, max_rows: int, tables: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
+        """Yield the first rows of each table by key, read by a plain query.
+
+        Neither the slot nor the publication is created. If there is a publication, its columns
+        and row filters apply.
+        """
+        server = PgServer(self.options)
+        types = TypeCatalog(unrepresentable=self.options.unrepresentable)
+        with server.connect() as session:
+            for table in self._driver.tables_to_preview():
+                if tables and not {table.qualified_name, ".".join(table.names)} & set(tables):
+                    continue
+                session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                load_types(session, types, table.relation.columns)
+                yield from read_range(session, types, TableRange(table, limit=max_rows))
+                session.rows("COMMIT")
+
     def loaded_tables(self, position: Offset) -> frozenset[tuple[str, ...]] | None:
         """Return the tables whose snapshot has begun and that are still configured."""
         if not self._takes_snapshots:

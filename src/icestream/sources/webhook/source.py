@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.source import Source, SourceTraits, Split
-from icestream.errors import SourceChangedError, TransientError
+from icestream.errors import ConnectorError, SourceChangedError, TransientError
 from icestream.formats.lookup import make_decoder, read_schema
 from icestream.sources.webhook.options import WebhookOptions
 from icestream.sources.webhook.segments import (
@@ -32,7 +32,7 @@ from icestream.sources.webhook.server import (
 from icestream.sources.webhook.spool import lock_holder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from icestream.contracts.decoder import Decoder, Records
     from icestream.contracts.offset import Offset
@@ -123,6 +123,28 @@ class WebhookSource(Source[WebhookOptions]):
 
     def read(self, split: Split) -> Iterator[Records]:
         return read_slices(split.what, self.options.extra_names())
+
+    def first_rows(
+        self,
+        max_rows: int,
+        tables: Collection[str] = (),  # noqa: ARG002 - the contract's
+    ) -> Iterator[Records]:
+        """Yield the oldest events of the spool, without the server that would receive more."""
+        segments: list[Segment] = []
+        for path in segment_paths(self.folder):
+            segments.append(load_segment(path)[0])
+            if segments[-1].end - segments[0].first >= max_rows:
+                break
+        begin, end = (segments[0].first, segments[-1].end) if segments else (0, 0)
+        if begin == end:
+            raise ConnectorError(
+                f"the spool {self.folder} holds no events",
+                where=error_location(self.options),
+                todo="A webhook source receives events only while `icestream run` runs. Its "
+                "pipeline can be tried on records of yours with `icestream test`.",
+            )
+        for split in make_splits(segments, begin, min(end, begin + max_rows), 1):
+            yield from self.read(split)
 
     def decoder(self) -> Decoder:
         return make_decoder("json", schema=self._declared)

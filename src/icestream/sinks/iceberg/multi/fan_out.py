@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icestream.arrow import group_by_bytes
 from icestream.contracts.faults import CheckStep
@@ -183,10 +184,19 @@ class FanOutSink(MultiTableSink):
         remove_staged_files(self._folder, self.catalog.pyiceberg_properties())
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
-        import pyarrow as pa
-
-        self.route.check(columns)
+        self.refuse_columns(columns)
         self._columns = pa.schema([column for column in columns if column.name != ROUTE])
+
+    def refuse_columns(self, columns: pa.Schema) -> None:
+        self.route.check(columns)
+
+    def rows_by_table(self, rows: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
+        values = self.route.values(rows)
+        visible = rows.select([name for name in rows.schema.names if name != ROUTE])
+        return {
+            ".".join((self.catalog.name, *table)): visible.filter(pc.equal(values, value))
+            for value, table in self.route.tables(values).items()
+        }
 
     def computed_columns(self) -> Mapping[str, str]:
         from icestream.sinks.iceberg.multi.routing import column_path

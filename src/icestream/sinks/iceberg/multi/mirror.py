@@ -105,6 +105,10 @@ class MirrorSink(MultiTableSink):
             )
             self._latest_schemas[source] = change_schema.on(mirror_schema.columns)
 
+    def rows_by_table(self, rows: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
+        table = self._identifier(change_schema_of(rows.schema))
+        return {".".join((self.catalog.name, *table)): rows}
+
     def _tables_of_tombstones(
         self, by_table: Mapping[tuple[str, ...], list[pa.Schema]]
     ) -> dict[tuple[str, ...], Identifier]:
