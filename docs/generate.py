@@ -54,7 +54,7 @@ EXIT_CODES = {
     1: "Failed.",
     2: "The configuration or the command line is invalid, or something that it needs is missing.",
     3: "A system cannot be reached.",
-    4: "Differences: `plan --detailed-exitcode` or `verify` found some.",
+    4: "Differences: `plan --detailed-exitcode`, `verify` or `test` found some.",
     5: "A person has to act: a restart would fail again.",
     130: "Stopped immediately, by a second Ctrl-C or SIGTERM.",
 }

@@ -15,6 +15,8 @@ from docs.generate import main, pages
 from icestream.catalogs.jdbc import embedded
 from icestream.config import parse
 from icestream.contracts import registry
+from icestream.engine.dry_run.cases import load_cases
+from icestream.engine.dry_run.pipeline_tests import run_cases
 from icestream.plan import build, refuse_planned
 
 ROOT = Path(__file__).parents[2]
@@ -82,13 +84,47 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def is_test_file(text: str) -> bool:
+    return re.search("^tests:", text, re.MULTILINE) is not None
+
+
+def run_test_file(path: Path) -> list[str]:
+    """Run a test file; return what is wrong."""
+    results = run_cases([load_cases(path)], lambda: pytest.fail("Spark would start"))
+    return [
+        f"{result.where}: {result.problems} {result.rows}"
+        for result in results
+        if not result.passed
+    ]
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in blocks("yaml") if not is_test_file(block.text)], ids=str
+)
 def test_yaml_block_passes_an_offline_check(block: Block, tmp_path: Path) -> None:
     variables = dict.fromkeys(VARIABLE.findall(block.text), VALUE)
 
     config = parse(block.text, tmp_path / "icestream.yaml", environment=variables)
 
     refuse_planned(build(config))
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in blocks("yaml") if is_test_file(block.text)], ids=str
+)
+def test_tests_of_a_page_pass_with_the_configuration_above_them(
+    block: Block, tmp_path: Path
+) -> None:
+    above = [other for other in blocks("yaml") if other.page == block.page]
+    config = above[above.index(block) - 1].text
+    (tmp_path / "icestream.yaml").write_text(config, encoding="utf-8")
+    (tmp_path / "a.test.yaml").write_text(block.text, encoding="utf-8")
+
+    assert run_test_file(tmp_path / "a.test.yaml") == []
+
+
+def test_tests_of_an_example_pass() -> None:
+    assert run_test_file(ROOT / "examples" / "files_to_lake" / "orders.test.yaml") == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +151,11 @@ def test_python_block_that_needs_spark_compiles(block: Block) -> None:
 
 @pytest.mark.parametrize(
     "example",
-    [path for path in EXAMPLES if path.suffix == ".yaml" and path.parent != PLUGIN],
+    [
+        path
+        for path in EXAMPLES
+        if path.suffix == ".yaml" and path.parent != PLUGIN and not path.name.endswith(".test.yaml")
+    ],
     ids=lambda path: path.parent.name,
 )
 def test_example_file_passes_an_offline_check(example: Path) -> None:

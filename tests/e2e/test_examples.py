@@ -239,3 +239,14 @@ def test_postgres_mirror(tmp_path: Path, postgres: Postgres) -> None:
     assert (first.code, second.code) == (0, 0), first.err + second.err
     assert rows_of(folder, "public.orders") == [{"id": 2, "amount": Decimal("5.00")}]
     assert sorted(row["name"] for row in rows_of(folder, "public.tags")) == ["a", "b"]
+
+
+def test_kafka_to_lake_is_tested_without_kafka(tmp_path: Path) -> None:
+    folder = copied("kafka_to_lake", tmp_path)
+    before = {path.name for path in folder.iterdir()}
+
+    ended = run_icestream("test", folder=folder)
+
+    assert (ended.code, ended.err) == (0, "Starting Spark ...\n")
+    assert ended.out.splitlines()[-1].startswith("2 passed in ")
+    assert {path.name for path in folder.iterdir()} == before

@@ -31,6 +31,7 @@ COMMANDS = (
     "check",
     "plan",
     "preview",
+    "test",
     "run",
     "status",
     "snapshots",

@@ -37,6 +37,22 @@ def interpolate(tree: Tree, folder: FilePath, environment: Mapping[str, str] | N
     tree.data = _Interpolator(tree, folder, variables).interpolate(tree.data, ())
 
 
+def environment_with(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the process, with others in their place."""
+    return {**os.environ, **variables}
+
+
+def unset_references(text: str, folder: FilePath, environment: Mapping[str, str]) -> list[str]:
+    """Return the references in a file's text that have neither a value nor a default."""
+    names = [found["inside"] or "" for found in REFERENCE.finditer(text) if found["end"]]
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if (NAME.match(name) and name not in environment)
+        or (name.startswith("file:") and not (folder / name.removeprefix("file:")).exists())
+    ]
+
+
 class _Interpolator:
     def __init__(self, tree: Tree, folder: FilePath, variables: Mapping[str, str]) -> None:
         self.tree = tree
@@ -65,6 +81,8 @@ class _Interpolator:
         return REFERENCE.sub(replace, text)
 
     def _look_up(self, inside: str, path: KeyPath) -> str:
+        if inside in self.variables and inside.startswith("file:"):
+            return self.variables[inside]
         if inside.startswith("file:"):
             return self._file(inside.removeprefix("file:"), path)
         name, has_default, default = inside.partition(":-")

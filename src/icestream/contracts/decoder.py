@@ -164,6 +164,28 @@ class Decoder(ABC):
         """
         return {}
 
+    def context_of(
+        self,
+        records: Sequence[Mapping[str, Any] | bytes | None],  # noqa: ARG002 - most need none
+    ) -> tuple[Mapping[str, Any], int]:
+        """Return the context of records that a test gives, and how many of the first are part of it.
+
+        Args:
+            records: the fields of each, or its bytes.
+        """
+        return {}, 0
+
+    def encode(self, record: Mapping[str, Any]) -> bytes:  # noqa: ARG002 - if it can
+        """Return the bytes of a record that a test gives by its fields.
+
+        Raises:
+            PlanError: the record does not fit, or a test has to give the bytes.
+        """
+        raise PlanError(
+            "records of this format can't be written from their fields",
+            todo="Give the record as text, as the source has it.",
+        )
+
 
 @dataclass(frozen=True)
 class GivenSchema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -155,6 +156,26 @@ class AvroDecoder(Decoder):
                 except BadValueError:  # noqa: PERF203 - decode reports it
                     continue
         return pa.schema(list(types.items()))
+
+    def encode(self, record: Mapping[str, Any]) -> bytes:
+        """Return a record, written with the given schema."""
+        from icestream.formats.json import JsonDecoder
+
+        if self.registry is not None:
+            raise PlanError(
+                "records of a schema registry can't be given in a test",
+                todo="Test the pipeline with `schema: FILE.avsc` in place of `schema_registry`.",
+            )
+        writer = self._writer(0)
+        values = pa.array([json.dumps(record).encode()], pa.binary())
+        outcome = JsonDecoder().decode(values, writer.columns)
+        if outcome.bad or outcome.new_fields:
+            reasons = [reason for _, reason in outcome.bad]
+            reasons += [f"the schema has no field {name!r}" for name in outcome.new_fields]
+            raise PlanError(reasons[0])
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, writer.parsed, outcome.rows.to_pylist()[0])
+        return stream.getvalue()
 
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
         """Decode each value with the schema it was written with."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ from icestream.formats.json import is_in_calendar
 from icestream.formats.values import NUMBER, MisfitError, converter, parse_time, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from icestream.contracts.decoder import Decoder, FormatSettings
 
@@ -53,6 +54,10 @@ _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _ANY_ZERO = r"^[+-]?[0.]+(?:[eE].*)?$"
 _ANY_WHOLE = r"^[+-]?[0-9]+$"
 _EXACT_DOUBLES = 2.0**53
+
+
+def _csv_cell(value: Any) -> Any:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else value
 
 
 class CsvDecoder(BlockDecoder):
@@ -75,6 +80,19 @@ class CsvDecoder(BlockDecoder):
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:  # noqa: ARG002 - it is given
         """Return the given columns: a line alone has no names."""
         return self.layout
+
+    def encode(self, record: Mapping[str, Any]) -> bytes:
+        """Return a line; a field that is missing is an empty cell."""
+        unknown = [name for name in record if name not in self.layout.names]
+        if unknown:
+            raise PlanError(
+                f"the lines have no column {unknown[0]!r}",
+                todo=f"Their columns: {', '.join(self.layout.names)}.",
+            )
+        cells = [_csv_cell(record.get(name)) for name in self.layout.names]
+        line = io.StringIO()
+        csv.writer(line, delimiter=self.delimiter, lineterminator="").writerow(cells)
+        return line.getvalue().encode()
 
     def fast_path_mask(self, values: pa.Array) -> np.ndarray[Any, Any]:
         """Flag the values that are exactly one line, so that an equal row count means one row each.

@@ -41,7 +41,7 @@ from icestream.formats.inference import (
 from icestream.formats.values import MisfitError, converter, json_text, render_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from icestream.contracts.decoder import Decoder, FormatSettings
 
@@ -167,6 +167,10 @@ class JsonDecoder(BlockDecoder):
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
         """Return the fields of the sample; a field that is null everywhere is left out."""
         return pa.schema(list(resolved_fields(_infer(sample)).items()))
+
+    def encode(self, record: Mapping[str, Any]) -> bytes:
+        """Return a JSON object."""
+        return json.dumps(record, ensure_ascii=False).encode()
 
     def fast_path_mask(self, values: pa.Array) -> np.ndarray[Any, Any]:
         """Flag the values that start with `{` and end with `}`.

@@ -135,6 +135,22 @@ class HeaderDecoder(Decoder):
         header = tuple(context["header"]) if "header" in context else None
         return HeaderDecoder(self._delimiter, evolving=self._evolving, header=header)
 
+    def context_of(
+        self, records: Sequence[Mapping[str, Any] | bytes | None]
+    ) -> tuple[Mapping[str, Any], int]:
+        """Return the header: the first line if it is given as text, else the names of all fields."""
+        first = next(iter(records), None)
+        if isinstance(first, bytes):
+            return {"header": list(parse_header(first, "given", self._delimiter))}, 1
+        fields = [name for record in records if isinstance(record, dict) for name in record]
+        return {"header": list(dict.fromkeys(fields))}, 0
+
+    def encode(self, record: Mapping[str, Any]) -> bytes:
+        from icestream.formats.csv import CsvDecoder
+
+        layout = pa.schema([(name, pa.string()) for name in self._header or ()])
+        return CsvDecoder(layout, self._delimiter).encode(record)
+
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
         lines = [line for line in sample if line]
         return infer_columns(lines, self._header or (), self._delimiter)
