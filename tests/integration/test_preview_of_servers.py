@@ -88,7 +88,7 @@ def test_debezium_events_are_shown_as_changes(
     kafka_broker.produce(topic, [json.dumps(event) for event in events], keys=keys)
     write_kafka_file(tmp_path, kafka_broker, topic, "format: debezium-json")
     tables = icestream("preview", "--output", "json").document["tables"]
-    found = {one["table"]: [row["__op"] for row in one["rows"]] for one in tables}
+    found = {one["table"]: [row["_op"] for row in one["rows"]] for one in tables}
     assert found == {"lake.sales.orders": ["c", "d"], "lake.sales.products": ["c"]}
 
 

@@ -373,3 +373,166 @@ def test_folder_without_test_files_says_what_they_are_called(icestream: Icestrea
 def test_test_writes_nothing(run: Run, tmp_path: Path) -> None:
     run("tests:\n  - {name: t, given: [{id: 1}], expect: [{id: 1}]}\n")
     assert {path.name for path in tmp_path.iterdir()} == {"icestream.yaml", "orders.test.yaml"}
+
+
+DEBEZIUM = """\
+sources:
+  shop:
+    connector: kafka
+    config: {brokers: "${BROKERS}", topic_pattern: "shop[.].*", format: debezium-json}
+sinks:
+  lake: {connector: iceberg, config: {namespace: shop}}
+pipelines:
+  shop: {source: shop, sink: lake}
+"""
+
+
+def test_debezium_events_are_expected_as_changes_of_tables(run: Run) -> None:
+    ended = run(
+        """\
+tests:
+  - name: changes of two tables
+    given:
+      - {op: c, after: {id: 1, name: ada}, source: {db: shop, table: people}, kafka_key: {id: 1}}
+      - {op: u, after: {id: 1, name: eva}, source: {db: shop, table: people}, kafka_key: {id: 1}}
+      - {op: d, before: {id: 1}, source: {db: shop, table: people}, kafka_key: {id: 1}}
+      - {op: c, after: {sku: mug}, source: {db: shop, table: goods}, kafka_topic: shop.goods}
+    expect:
+      shop.people:
+        - {_op: c, id: 1, name: ada}
+        - {_op: u, id: 1, name: eva}
+        - {_op: d, id: 1}
+      shop.goods:
+        - {_op: c, sku: mug}
+  - name: an event that cannot be read stops the mirror
+    given: ["{"]
+    error: "record given[0] can't be decoded"
+""",
+        config=DEBEZIUM,
+    )
+    assert ended.code == 0, ended.out
+
+
+def test_tables_of_a_database_cannot_be_given(run: Run) -> None:
+    config = DEBEZIUM.replace("connector: kafka", "connector: postgres-cdc").replace(
+        '{brokers: "${BROKERS}", topic_pattern: "shop[.].*", format: debezium-json}',
+        '{host: "${HOST}", database: shop, user: me, tables: [public.orders]}',
+    )
+    ended = run(
+        "tests:\n  - {name: t, given: [{id: 1}], dead_letters: [{reason: x}]}\n", config=config
+    )
+    assert (ended.code, ended.err) == (
+        2,
+        "error: orders.test.yaml:2:5 tests[0]: the source reads changes from a database, "
+        "which a test can't give\n"
+        "  Test pipelines of Kafka, files and webhooks, or check this one with `icestream "
+        "preview`.\n",
+    )
+
+
+ENCODED = """\
+sources:
+  orders: {{connector: {connector}, config: {{{options}}}}}
+sinks:
+  lake: {{connector: iceberg, config: {{namespace: sales, table: orders, on_error: drop}}}}
+pipelines:
+  orders: {{source: orders, sink: lake}}
+"""
+AVSC = (
+    '{"type": "record", "name": "o", "fields": [{"name": "id", "type": "long"}, {"name": "at", '
+    '"type": {"type": "long", "logicalType": "timestamp-millis"}}, {"name": "price", "type": '
+    '["null", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}]}]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("connector", "options", "given", "expect"),
+    [
+        (
+            "kafka",
+            "brokers: x, topics: [t], format: csv, schema: 'id bigint, name string, good boolean'",
+            "[{id: 1, name: 'a, b', good: true}, '2,c,false', '3,d']",
+            "[{id: 1, name: 'a, b', good: true}, {id: 2, name: c, good: false}]",
+        ),
+        (
+            "kafka",
+            f"brokers: x, topics: [t], format: avro, schema: '{AVSC}'",
+            "[{id: 1, at: '2026-03-01T09:00:00Z', price: 19.9}, {id: 2, at: '2026-03-02'}]",
+            "[{id: 1, at: '2026-03-01T09:00:00Z', price: 19.90}, {id: 2, price: null}]",
+        ),
+        (
+            "kafka",
+            "brokers: x, topics: [t], format: string",
+            "[abc, null]",
+            "[{value: abc}, {value: null}]",
+        ),
+        (
+            "files",
+            "path: in, format: csv, options: {header: true}",
+            "['id;name', '1;ada', '2;bob']",
+            "[{id;name: '1;ada'}, {id;name: '2;bob'}]",
+        ),
+        (
+            "files",
+            "path: in, format: csv, options: {header: true}",
+            "[{id: 1, name: ada}, {id: 2, age: 7}]",
+            "[{id: 1, name: ada}, {id: 2, age: 7}]",
+        ),
+        ("files", "path: in, format: parquet", "[{id: 1}, {id: 2}]", "[{id: 1}, {id: 2}]"),
+        (
+            "files",
+            "path: in, format: parquet, schema: 'id bigint, at timestamp'",
+            "[{id: 1, at: '2026-03-01T09:00:00Z'}]",
+            "[{id: 1, at: '2026-03-01T10:00:00+01:00'}]",
+        ),
+        ("datagen", "schema: 'id bigint, name string'", "[{id: 1}]", "[{id: 1, name: null}]"),
+        ("webhook", "port: 8080, path: /hooks", "[{id: 1, webhook_stream: s}]", "[{id: 1}]"),
+    ],
+)
+def test_records_are_given_in_the_format_of_the_source(
+    run: Run, connector: str, options: str, given: str, expect: str
+) -> None:
+    config = ENCODED.format(connector=connector, options=options)
+    tests = f"tests:\n  - {{name: t, given: {given}, expect: {expect}}}\n"
+    ended = run(tests, config=config)
+    assert ended.code == 0, ended.out + ended.err
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "message"),
+    [
+        (
+            "format: csv, schema: 'id bigint, name string'",
+            "[{ide: 1}]",
+            "23 tests[0].given[0]: the lines have no column 'ide'\n  Their columns: id, name.\n",
+        ),
+        (
+            f"format: avro, schema: '{AVSC}'",
+            "[{id: 1, at: x}]",
+            "23 tests[0].given[0]: column 'at': 'x' is not a timestamp\n",
+        ),
+        (
+            f"format: avro, schema: '{AVSC}'",
+            "[{id: 1, at: '2026-03-01', no: 1}]",
+            "23 tests[0].given[0]: the schema has no field 'no'\n",
+        ),
+        (
+            "format: avro, schema_registry: {url: 'http://localhost:1'}",
+            "[{id: 1}]",
+            "23 tests[0].given[0]: records of a schema registry can't be given in a test\n"
+            "  Test the pipeline with `schema: FILE.avsc` in place of `schema_registry`.\n",
+        ),
+        (
+            "format: string",
+            "[{value: x}]",
+            "23 tests[0].given[0]: records of this format can't be written from their fields\n"
+            "  Give the record as text, as the source has it.\n",
+        ),
+    ],
+)
+def test_record_that_cannot_be_encoded_is_refused(
+    run: Run, options: str, given: str, message: str
+) -> None:
+    config = ENCODED.format(connector="kafka", options=f"brokers: x, topics: [t], {options}")
+    ended = run(f"tests:\n  - {{name: t, given: {given}, expect: []}}\n", config=config)
+    assert (ended.code, ended.err) == (2, f"error: orders.test.yaml:2:{message}")

@@ -105,12 +105,12 @@ def dry_run(
     mark = BatchMark(plan.name, "dry-run", 0, plan.source.identity(), {}, {})
     splits = tuple(trial.source.splits({}, {}, 1))
     spark = open_spark() if trial.uses_spark_sql() else None
+    columns = StreamColumns(trial, NoState(Path(), plan.name))
     try:
         if sink.is_mirror:
             outcome = write_changes(spark, trial, splits, mark)
         else:
-            stream = StreamColumns(trial, NoState(Path(), plan.name))
-            outcome = write_files(spark, trial, stream, splits, mark)
+            outcome = write_files(spark, trial, columns, splits, mark)
     except IcestreamError as exc:
         raise exc.at(f"pipeline {plan.name!r}") from exc.__cause__
     return DryRunResult(

@@ -68,7 +68,7 @@ def given_records(source: Source[Any], given: Sequence[Any]) -> list[Records]:
         extra_columns = CHANGE_EXTRA
         if source.change_decoder() is None:
             raise PlanError(
-                f"{source.identity()} reads changes from a database, which a test can't give",
+                "the source reads changes from a database, which a test can't give",
                 todo="Test pipelines of Kafka, files and webhooks, or check this one with "
                 "`icestream preview`.",
             )

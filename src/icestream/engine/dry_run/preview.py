@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.contracts.changes import OP, change_schema_of, is_block
+from icestream.contracts.changes import change_schema_of, is_block
 from icestream.contracts.decoder import Records
 from icestream.engine.dry_run.dry_run import DryRunResult, dry_run
-from icestream.engine.dry_run.stand_ins import DryRunSink, count_rows
+from icestream.engine.dry_run.stand_ins import OPERATION, DryRunSink, count_rows
 from icestream.errors import PlanError
 from icestream.plan.plan import Batching, PipelinePlan, RestartPolicy
 
@@ -139,7 +139,7 @@ def _table(name: str, batches: Sequence[pa.RecordBatch], rows: int) -> PreviewTa
     plain = [pa.Table.from_batches([batch]).replace_schema_metadata(None) for batch in batches]
     whole = pa.concat_tables(plain, promote_options="permissive")
     # What a change does comes first.
-    names = sorted(whole.schema.names, key=lambda column: column != OP)
+    names = sorted(whole.schema.names, key=lambda column: column != OPERATION)
     shown = whole.select(names)
     return PreviewTable(
         name=name,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.contracts.changes import UNCHANGED_COLUMNS, change_schema_of
+from icestream.contracts.changes import OP, UNCHANGED_COLUMNS, change_schema_of
 from icestream.contracts.decoder import Records
 from icestream.contracts.sink import Commit, Sink, TaskWriter, WrittenFile
 from icestream.contracts.source import Source, SourceTraits, Split
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from icestream.contracts.sink import RowExpectation
 
 _IPC = "arrow"
+# What a change does, in the rows of a dry run: the name that it has in a history of changes.
+OPERATION = "_op"
 
 
 class RecordedSource(Source[Any]):
@@ -148,8 +150,9 @@ def collected_rows(file: WrittenFile) -> pa.RecordBatch:
     with pa.ipc.open_stream(file.metadata[_IPC]) as stream:
         batch = stream.read_next_batch()
     hidden = (ROW, UNCHANGED_COLUMNS)
-    visible = [name for name in batch.schema.names if name not in hidden]
-    return batch.select(visible).replace_schema_metadata(batch.schema.metadata)
+    rows = batch.select([name for name in batch.schema.names if name not in hidden])
+    names = [OPERATION if name == OP else name for name in rows.schema.names]
+    return rows.rename_columns(names).replace_schema_metadata(batch.schema.metadata)
 
 
 class DryRunSink(Sink[Any]):
