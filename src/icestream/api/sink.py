@@ -90,7 +90,7 @@ class IcebergSink(TableSink):
         if self._spark is None:
             from icestream.engine.run import open_plan_session
 
-            self._spark = open_plan_session(build_plan(self.settings, self.catalog))
+            self._spark = open_plan_session(build_plan(self.settings, self.catalog), [self])
             self.open(self._spark, "")
         return self._spark
 

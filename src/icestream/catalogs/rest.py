@@ -15,7 +15,7 @@ from icestream.contracts.faults import CheckStep, check_connection
 from icestream.contracts.options import Options, PropertyText
 from icestream.contracts.secrets import HIDDEN, hide, is_secret, secrets_in
 from icestream.errors import PlanError
-from icestream.storage.blocks import StorageBlocks
+from icestream.storage.blocks import StorageBlocks, storage_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -123,7 +123,7 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
     def __init__(
         self, name: str, options: RestCatalogOptions, storage: Storage | None = None
     ) -> None:
-        super().__init__(name, options, storage or options.configured_storage())
+        super().__init__(name, options, _storage(options, storage))
         parts = urlsplit(options.rest.uri)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise PlanError(
@@ -197,6 +197,17 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
         if endpoints.token_uri is not None and endpoints.has_token_server:
             yield CheckStep("reach token server", lambda: self._check_token_server(endpoints))
         yield from super().check()
+
+    def find_location(
+        self, namespace: tuple[str, ...], table: str | None, *, create: bool
+    ) -> str | None:
+        from icestream.catalogs.rest_client import find_location
+
+        found = None if table is None else self.find_table((*namespace, table))
+        if found is not None:
+            return found.location()
+        client: Any = self.client()
+        return self.call(lambda: find_location(client, namespace, table, create=create))
 
     def faults(self) -> tuple[type[Exception], ...]:
         from pyiceberg.exceptions import NoSuchNamespaceError
@@ -334,6 +345,21 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
         for key, value in self.options.rest.properties.items():
             if is_secret_property(key, value):
                 yield value
+
+
+def _storage(options: RestCatalogOptions, configured: Storage | None) -> Storage | None:
+    """Return the store of the tables; None if only the server knows it.
+
+    A warehouse is a name that the server defines, which may be the address of a store.
+
+    Raises:
+        PlanError: the warehouse is in another store than the block's, or in none that is installed.
+    """
+    configured = configured or options.configured_storage()
+    warehouse = options.rest.warehouse or ""
+    if "://" not in warehouse:
+        return configured
+    return storage_for(warehouse, configured)
 
 
 def _plain(secret: SecretStr | None) -> str | None:

@@ -41,9 +41,12 @@ def command(
     from icestream.config import read
     from icestream.plan.describe import describe, render_text
     from icestream.plan.planner import build
+    from icestream.plan.stores import resolve_stores
 
     plan = build(read(path), only=pipelines)
-    description = describe(plan if offline else plan.export_environment(), ask=not offline)
+    if not offline:
+        plan = resolve_stores(plan.export_environment())
+    description = describe(plan, ask=not offline)
     printer.print_result(description, render_text(description))
     differs = description["counts"]["create"] or description["counts"]["change"]
     return DIFFERENCES if detailed_exitcode and differs else 0

@@ -235,28 +235,57 @@ class Catalog(ABC, Generic[OptionsT]):
         """Tell whether a namespace exists."""
         return self.client().namespace_exists(namespace)
 
-    def require_storage_block(self, location: str, where: str) -> None:
-        """Refuse a location in a store that has no block in the file: its jars are not loaded.
+    def find_location(
+        self,
+        namespace: tuple[str, ...],  # noqa: ARG002
+        table: str | None,  # noqa: ARG002
+        *,
+        create: bool,  # noqa: ARG002
+    ) -> str | None:
+        """Ask the catalog where a table's files are, or will be; None if it does not say.
+
+        Called before Spark starts, for a catalog without `storage`: Spark loads a store's jars
+        only then.
+
+        Args:
+            namespace: the table's namespace.
+            table: its name; None if rows name the tables.
+            create: whether a run that starts now may create the namespace.
+        """
+        return None
+
+    def require_storage(self, location: str, where: str) -> None:
+        """Refuse a location in another store than the catalog's: its jars are not loaded.
 
         Args:
             location: the location of a table.
             where: the table, for the message.
 
         Raises:
-            PlanError: the file does not configure that store.
+            PlanError: it is.
         """
         scheme = location.partition("://")[0].lower()
         store = store_of_scheme(scheme)
         if store is None or store.options_type is None:
             return
-        if self.storage is not None and self.storage.covers(location):
+        block, known = store.kind, self.storage
+        if known is not None and known.covers(location):
             return
-        block = store.kind
+        if known is None:
+            raise PlanError(
+                f"its files are in {scheme}://, which the catalog did not say before the table "
+                "existed, so Spark runs without that store's jars",
+                where=where,
+                todo="Run again: the store is known now. To set it in the file, add "
+                f"`{block}: {{}}` to the block of catalog {self.name!r}, with the keys that the "
+                "store needs.",
+            )
         raise PlanError(
-            f"its files lie at {scheme}://, and the catalog's block has no `{block}` block",
+            f"its files are in {scheme}://, but the store of catalog {self.name!r} is "
+            f"{known.kind!r}",
             where=where,
-            todo=f"Add `{block}: {{}}` to the block of catalog {self.name!r}, with the keys that "
-            "the store needs.",
+            todo=f"A catalog has one store. Add `{block}: {{}}` to its block, in place of "
+            f"`{known.kind}`, with the keys that the store needs.",
         )
 
     def explain(self, text: str, where: str) -> IcestreamError | None:
@@ -269,7 +298,7 @@ class Catalog(ABC, Generic[OptionsT]):
         for store in installed_stores().values():
             if store.missing_jars is not None and re.search(store.missing_jars, text):
                 try:
-                    self.require_storage_block(f"{store.schemes[0]}://", where)
+                    self.require_storage(f"{store.schemes[0]}://", where)
                 except PlanError as exc:
                     return exc
         return None if self.storage is None else self.storage.explain(text, where)

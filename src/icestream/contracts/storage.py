@@ -35,6 +35,8 @@ class Storage(ABC):
         description: the block in a few words, for the docs and for editors.
         bucket_option: the option of its block that names a bucket, if locations begin with one.
         missing_jars: a regular expression for what Java says when the store's jars are not loaded.
+        derived_from: the location that the store was chosen by; None for one that the file has a
+            block for.
     """
 
     kind: ClassVar[str]
@@ -43,6 +45,7 @@ class Storage(ABC):
     description: ClassVar[str] = ""
     bucket_option: ClassVar[str | None] = None
     missing_jars: ClassVar[str | None] = None
+    derived_from: str | None = None
 
     @classmethod
     def from_options(cls, options: Options | None = None) -> Storage:

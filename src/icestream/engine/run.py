@@ -6,17 +6,18 @@ import logging
 import signal
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icestream.engine.runner import PipelineRunner
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import FrameType
 
     from pyspark.sql import SparkSession
 
+    from icestream.contracts.sink import Sink
     from icestream.engine.recovery.reconcile import Choice
     from icestream.metrics.events import Event
     from icestream.plan.plan import Plan
@@ -118,13 +119,20 @@ class Run:
         return max(codes, default=0)
 
 
-def open_plan_session(plan: Plan) -> SparkSession:
-    """Start Spark with the jars and settings of a plan."""
+def open_plan_session(plan: Plan, sinks: Iterable[Sink[Any]] = ()) -> SparkSession:
+    """Start Spark with the jars and settings of a plan.
+
+    Args:
+        plan: the plan.
+        sinks: sinks that are not part of the plan, and write in the session.
+    """
+    from icestream.plan.stores import resolve_stores
     from icestream.spark import jars
     from icestream.spark.class_archive import add_archived_jars
     from icestream.spark.session import can_use_class_path, open_session
 
     plan.export_environment()  # before the JVM starts: it and its Python workers inherit it
+    plan = resolve_stores(plan, sinks, create=True)
     executors = {f"spark.executorEnv.{name}": value for name, value in plan.environment.items()}
     conf = {**executors, **plan.spark_conf}
     # Spark's own resolver would load whatever a repository serves.

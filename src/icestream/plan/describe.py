@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from icestream.contracts.secrets import HIDDEN, is_secret
 from icestream.errors import IcestreamError, SchemaMismatchError
+from icestream.plan.stores import describe_store
 from icestream.plan.table_changes import column_changes, partition_changes, partitioning_text
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.partition_terms import parse_partition_terms, parse_sort
@@ -137,6 +138,7 @@ def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
         "pipelines": pipelines,
         "unused": {"sources": _unused_sources(plan), "sinks": _unused_sinks(plan)},
         "catalogs": {name: catalog.identity() for name, catalog in plan.catalogs.items()},
+        "stores": {name: describe_store(catalog) for name, catalog in plan.catalogs.items()},
         "jars": list(plan.jars),
         "spark": {"master": plan.master, "conf": plan.visible_conf()},
         "metrics": {"host": plan.metrics_host, "port": plan.metrics_port},
@@ -300,6 +302,7 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     yield from _section("Unused sources", plan["unused"]["sources"])
     yield from _section("Unused sinks", plan["unused"]["sinks"])
     yield from _section("Catalogs", plan["catalogs"])
+    yield from _section("Stores", plan["stores"])
     yield "Jars"
     yield from (f"    {jar}" for jar in plan["jars"])
     yield from _section("Spark", {"spark.master": plan["spark"]["master"], **plan["spark"]["conf"]})

@@ -129,4 +129,7 @@ def storage_at(warehouse: str | None) -> Storage:
     Raises:
         PlanError: no store is installed for it.
     """
-    return store_at(warehouse or "").from_options()
+    location = warehouse or ""
+    store = store_at(location).from_options()
+    store.derived_from = location
+    return store

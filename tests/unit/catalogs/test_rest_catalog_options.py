@@ -246,31 +246,74 @@ def test_check_reaches_a_configured_token_server_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "s3", "block"),
+    ("location", "block"),
     [
-        ("s3://lake/db/events", None, "s3"),
-        ("gs://lake/db/events", {}, "gcs"),
-        ("abfss://lake@account.dfs.core.windows.net/db", None, "azure"),
+        ("s3://lake/db/events", "s3"),
+        ("abfss://lake@account.dfs.core.windows.net/db", "azure"),
     ],
 )
-def test_table_in_a_store_without_its_block_is_refused(
-    location: str, s3: dict[str, Any] | None, block: str
-) -> None:
+def test_table_in_a_store_that_was_not_known_is_refused(location: str, block: str) -> None:
     scheme = location.partition(":")[0]
 
     with pytest.raises(PlanError) as caught:
-        build(s3=s3).require_storage_block(location, "table lake.db.events")
+        build().require_storage(location, "table lake.db.events")
 
     assert str(caught.value) == (
-        f"table lake.db.events: its files lie at {scheme}://, and the catalog's block has no "
-        f"`{block}` block\n"
-        f"  Add `{block}: {{}}` to the block of catalog 'lake', with the keys that the store needs."
+        f"table lake.db.events: its files are in {scheme}://, which the catalog did not say before "
+        "the table existed, so Spark runs without that store's jars\n"
+        f"  Run again: the store is known now. To set it in the file, add `{block}: {{}}` to the "
+        "block of catalog 'lake', with the keys that the store needs."
     )
 
 
-@pytest.mark.parametrize("location", ["s3://lake/db", "file:///lake/db", "/lake/db", "hdfs://a/b"])
+def test_table_in_another_store_than_the_blocks_is_refused() -> None:
+    with pytest.raises(PlanError) as caught:
+        build(s3={}).require_storage("gs://lake/db/events", "table lake.db.events")
+
+    assert str(caught.value) == (
+        "table lake.db.events: its files are in gs://, but the store of catalog 'lake' is 's3'\n"
+        "  A catalog has one store. Add `gcs: {}` to its block, in place of `s3`, with the keys "
+        "that the store needs."
+    )
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "store"),
+    [
+        ("s3://lake/db", "s3"),
+        ("s3a://lake/db", "s3"),
+        ("s3n://lake/db", "s3"),
+        ("gs://lake/db", "gcs"),
+        ("abfss://lake@account.dfs.core.windows.net/db", "azure"),
+        ("wasbs://lake@account.blob.core.windows.net/db", "azure"),
+        ("file:///lake/db", "local"),
+    ],
+)
+def test_store_is_derived_from_an_address_as_the_warehouse(warehouse: str, store: str) -> None:
+    catalog = build(warehouse=warehouse)
+
+    assert catalog.storage is not None
+    assert catalog.storage.kind == store
+    assert catalog.storage.derived_from == warehouse
+    assert catalog.jars() == catalog.storage.jars()
+    assert catalog.spark_settings().items() >= catalog.storage.spark_settings().items()
+    # Without keys, the server is asked for credentials, as with an empty block.
+    assert catalog.spark_settings()["header.X-Iceberg-Access-Delegation"] == "vended-credentials"
+
+
+@pytest.mark.parametrize("warehouse", [None, "analytics", "arn:aws:s3tables:eu:1:bucket/b"])
+def test_name_as_the_warehouse_tells_no_store(warehouse: str | None) -> None:
+    catalog = build(warehouse=warehouse)
+
+    assert catalog.storage is None
+    assert catalog.jars() == ()
+
+
+@pytest.mark.parametrize(
+    "location", ["s3://lake/db", "file:///lake/db", "/lake/db", "viewfs://a/b"]
+)
 def test_table_with_a_usable_store_is_accepted(location: str) -> None:
-    build(s3={}).require_storage_block(location, "table lake.db.events")
+    build(s3={}).require_storage(location, "table lake.db.events")
 
 
 @pytest.mark.parametrize(
@@ -294,7 +337,7 @@ def test_missing_jar_is_explained_by_the_missing_block(message: str, block: str)
     error = build().explain(message, "table lake.db.events")
 
     assert isinstance(error, PlanError)
-    assert error.what.endswith(f"and the catalog's block has no `{block}` block")
+    assert f"add `{block}: {{}}` to the block of catalog 'lake'" in error.todo
 
 
 def test_fault_of_another_system_is_not_explained() -> None:

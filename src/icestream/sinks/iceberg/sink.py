@@ -249,7 +249,9 @@ class IcebergTableSink(Sink[IcebergOptions]):
     def _describe_table(self) -> str:
         table = self.catalog.find_table((*self.namespace, self.table))
         if table is not None:
-            self.catalog.require_storage_block(table.location(), f"table {self.identity()}")
+            # A run asks a catalog without a store for the table's, before Spark starts.
+            if self.catalog.storage is not None:
+                self.catalog.require_storage(table.location(), f"table {self.identity()}")
             return f"{self.identity()}, {len(table.schema().fields)} columns"
         if not self.options.create:
             raise self.target.missing_table_error()

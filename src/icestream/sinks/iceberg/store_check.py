@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
 
 
-UNKNOWN = "unknown until the table exists"
+UNKNOWN = "not known yet: the catalog chooses where it creates the table"
 
 
 def storage_check_steps(

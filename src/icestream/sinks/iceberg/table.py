@@ -143,6 +143,7 @@ class TargetTable:
         if self._java.exists(self.namespace, self.table):
             self._handle = self._java.load(self.namespace, self.table)
             self._state = self._handle.read_state()
+            self.catalog.require_storage(self._state.location, f"table {self.identity}")
             self.seen_mark = self._state.properties.get(ledger.property_key(pipeline))
             self.mark_snapshot = ledger.read_mark_snapshot(self._state.properties, pipeline)
 
@@ -279,6 +280,7 @@ class TargetTable:
         )
         logger.info("created table %s", self.identity)
         self.refresh()
+        self.catalog.require_storage(self.state.location, f"table {self.identity}")
         self.refuse_foreign_table()
 
     def _detect_changes(self) -> None:

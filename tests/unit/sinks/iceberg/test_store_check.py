@@ -61,7 +61,10 @@ def make_table(catalog: MemoryCatalog) -> Path:
 
 
 def test_store_of_a_missing_table_is_unknown(tmp_path: Path) -> None:
-    assert step_results(catalog_in(tmp_path))["try store"] == "unknown until the table exists"
+    assert (
+        step_results(catalog_in(tmp_path))["try store"]
+        == "not known yet: the catalog chooses where it creates the table"
+    )
 
 
 def test_store_is_probed_at_the_location_of_the_table(tmp_path: Path) -> None:
@@ -127,4 +130,7 @@ def test_missing_namespace_of_many_tables_is_reported_if_none_may_be_created(
 
 
 def test_store_of_many_tables_is_unknown(tmp_path: Path) -> None:
-    assert routed(catalog_in(tmp_path))["try store"] == "unknown until the table exists"
+    assert (
+        routed(catalog_in(tmp_path))["try store"]
+        == "not known yet: the catalog chooses where it creates the table"
+    )
