@@ -12,6 +12,7 @@ pytest_plugins = [
     "tests.fixtures.fault_proxy",
     "tests.fixtures.gcs_store",
     "tests.fixtures.glue",
+    "tests.fixtures.hdfs",
     "tests.fixtures.hive_metastore",
     "tests.fixtures.kafka",
     "tests.fixtures.mariadb",

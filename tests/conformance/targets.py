@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,12 @@ def _on_azure(ask: Callable[[str], Any], folder: Path) -> Block:
     return {**_sqlite(ask, folder), "azure": azure}
 
 
+def _on_hdfs(ask: Callable[[str], Any], folder: Path) -> Block:
+    hdfs = ask("hdfs")
+    warehouse = f"hdfs://{hdfs.address}/{uuid.uuid4().hex[:8]}"
+    return {**_sqlite(ask, folder), "warehouse": warehouse, "hdfs": {"web": hdfs.web}}
+
+
 TARGETS = (
     Target("jdbc, SQLite", _sqlite),
     Target("jdbc, PostgreSQL", _database("postgresql", "postgres")),
@@ -131,4 +138,5 @@ TARGETS = (
     Target("jdbc, SQLite, on S3", _on_s3),
     Target("jdbc, SQLite, on GCS", _on_gcs),
     Target("jdbc, SQLite, on Azure", _on_azure),
+    Target("jdbc, SQLite, on HDFS", _on_hdfs),
 )

@@ -86,6 +86,7 @@ class _Blocks(Options):
 if TYPE_CHECKING:
     from icestream.storage.azure import AzureOptions
     from icestream.storage.gcs import GcsOptions
+    from icestream.storage.hdfs import HdfsOptions
     from icestream.storage.s3 import S3Options
 
     class StorageBlocks(_Blocks):
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
 
         azure: AzureOptions | None = None
         gcs: GcsOptions | None = None
+        hdfs: HdfsOptions | None = None
         s3: S3Options | None = None
 
 else:

@@ -60,13 +60,13 @@ def test_block_of_another_store_than_the_warehouse_is_refused(block: str, tmp_pa
     )
 
 
-@pytest.mark.parametrize("warehouse", ["hdfs://name/lake", "hdfs:///lake", "hdfs:/lake"])
+@pytest.mark.parametrize("warehouse", ["ftp://name/lake", "ftp:///lake", "ftp:/lake"])
 def test_unknown_scheme_is_not_a_folder(warehouse: str, tmp_path: Path) -> None:
     text = f"catalogs:\n  a: {{type: memory, warehouse: '{warehouse}'}}\n"
     assert problem_of(text, tmp_path) == (
-        f"a.yaml:2:3 catalogs.a: the warehouse '{warehouse}' lies at hdfs:, which is not "
+        f"a.yaml:2:3 catalogs.a: the warehouse '{warehouse}' lies at ftp:, which is not "
         "supported\n"
-        "  Name a folder, or an address that begins with abfss://, gs:// or s3://."
+        "  Name a folder, or an address that begins with abfss://, gs://, hdfs:// or s3://."
     )
 
 
