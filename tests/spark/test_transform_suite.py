@@ -42,6 +42,15 @@ class TestCastTransform(OurTransform):
         return spark.createDataFrame([(1, "x"), (2, "1e")], "id bigint, name string")
 
 
+class TestComputeTransform(OurTransform):
+    name = "compute"
+    value = {"name": "upper(name)", "twice": "id * 2"}
+
+    @pytest.fixture
+    def unfit_rows(self, spark: SparkSession) -> DataFrame:
+        pytest.skip("these expressions fit every row")
+
+
 class TestDropTransform(OurTransform):
     name = "drop"
     value = ["name"]

@@ -71,6 +71,18 @@ def test_steps_apply_in_order_and_shape_the_table(lake: Lake, source: ScriptedSo
     assert [e.rows for e in lake.events if isinstance(e, BatchWritten)] == [5, 1]
 
 
+def test_compute_adds_and_replaces_columns_and_keeps_the_others(
+    lake: Lake, source: ScriptedSource
+) -> None:
+    computed = steps(
+        ("filter", "id = 3"),
+        ("compute", {"note": "price", "price": "sha2(note, 256)", "twice": "id * 2"}),
+    )
+    lake.run(replace(lake.plan(source), transforms=computed))
+
+    assert lake.rows() == [{"id": 3, "price": None, "note": "3.25", "twice": 6}]
+
+
 def test_columns_are_renamed_all_at_once(lake: Lake, source: ScriptedSource) -> None:
     renamed = steps(
         ("rename", {"id": "price", "price": "note", "note": "ID"}), ("filter", "price = 3")

@@ -94,6 +94,10 @@ class Pipeline:
         """Keep columns, or SQL expressions such as `price * quantity AS total`."""
         return self._with("select", columns)
 
+    def compute(self, columns: dict[str, str]) -> Pipeline:
+        """Add columns, or replace them, by SQL expressions; keep all others."""
+        return self._with("compute", columns)
+
     def rename(self, columns: dict[str, str]) -> Pipeline:
         """Rename columns, old name to new."""
         return self._with("rename", columns)

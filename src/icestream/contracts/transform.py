@@ -9,7 +9,7 @@ from icestream.contracts.source import OptionsT
 from icestream.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 # and why the row can't be used. They never reach a table.
 ROW = "__icestream_row"
 FAULT = "__icestream_fault"
+# Columns that rows of changes have: what the change does, and whether it has no row to transform,
+# because it is a delete or a filter has left its row out.
+CHANGE = "__icestream_change"
+ABSENT = "__icestream_absent"
 
 
 def hidden_columns(rows: DataFrame) -> list[str]:
     """Return the engine's own columns among those of the rows."""
-    return [name for name in rows.columns if name in (ROW, FAULT)]
+    return [name for name in rows.columns if name in (ROW, FAULT, CHANGE, ABSENT)]
 
 
 class Transform(ABC, Generic[OptionsT]):
@@ -36,12 +40,16 @@ class Transform(ABC, Generic[OptionsT]):
         passes_unchanged_columns: it keeps `UNCHANGED_COLUMNS`, under the new names of the columns.
         passes_faults: it keeps the hidden columns, and every row that has a `FAULT`. Before a
             transform that does not, the engine removes such rows.
+        is_row_by_row: each row of the result comes from one row, whatever the other rows are, so it
+            can be applied to changes. It must keep `hidden_columns`, and instead of removing a row
+            of a DataFrame that has the column `ABSENT`, it sets that column.
     """
 
     options_type: ClassVar[type[Options]]
     records_faults: ClassVar[bool] = False
     passes_faults: ClassVar[bool] = False
     passes_unchanged_columns: ClassVar[bool] = False
+    is_row_by_row: ClassVar[bool] = False
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
@@ -49,6 +57,20 @@ class Transform(ABC, Generic[OptionsT]):
     def removes(self, name: str) -> bool:  # noqa: ARG002
         """Tell whether the result never has a column of this name."""
         return False
+
+    def new_name(self, name: str) -> str | None:  # noqa: ARG002
+        """Return the name under which the result has the values of a column, none of them changed.
+
+        None if the result does not have them. Changes need it of key columns.
+        """
+        return None
+
+    def fit(self, columns: Sequence[str]) -> Transform[OptionsT] | None:  # noqa: ARG002
+        """Return the step for one of the tables to all of which the step is applied.
+
+        None if there is nothing to do for a table with these columns.
+        """
+        return self
 
     @abstractmethod
     def apply(self, rows: DataFrame) -> DataFrame:

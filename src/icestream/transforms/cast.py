@@ -41,6 +41,11 @@ class CastTransform(Transform[CastOptions]):
     records_faults = True
     passes_faults = True
     passes_unchanged_columns = True
+    is_row_by_row = True
+
+    def new_name(self, name: str) -> str | None:
+        is_cast = name.lower() in {column.lower() for column in self.options.columns}
+        return None if is_cast else name
 
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "cast")

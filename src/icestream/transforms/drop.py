@@ -10,6 +10,8 @@ from icestream.contracts.options import ShorthandOptions
 from icestream.contracts.transform import Transform, require_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from pyspark.sql import DataFrame
 
 
@@ -27,10 +29,23 @@ class DropTransform(Transform[DropOptions]):
     options_type = DropOptions
     passes_faults = True
     passes_unchanged_columns = True
+    is_row_by_row = True
 
     def removes(self, name: str) -> bool:
         return name in self.options.columns
 
+    def new_name(self, name: str) -> str | None:
+        return None if name.lower() in _folded(self.options.columns) else name
+
+    def fit(self, columns: Sequence[str]) -> DropTransform | None:
+        present = _folded(columns)
+        kept = tuple(name for name in self.options.columns if name.lower() in present)
+        return DropTransform(DropOptions(columns=kept)) if kept else None
+
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "drop")
         return rows.drop(*self.options.columns)
+
+
+def _folded(names: Iterable[str]) -> set[str]:
+    return {name.lower() for name in names}

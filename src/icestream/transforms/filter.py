@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from icestream.contracts.options import ShorthandOptions
-from icestream.contracts.transform import FAULT, Transform
+from icestream.contracts.transform import ABSENT, FAULT, Transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,11 +27,18 @@ class FilterTransform(Transform[FilterOptions]):
     options_type = FilterOptions
     passes_faults = True
     passes_unchanged_columns = True
+    is_row_by_row = True
+
+    def new_name(self, name: str) -> str | None:
+        return name
 
     def apply(self, rows: DataFrame) -> DataFrame:
         if FAULT not in rows.columns:
             return rows.where(self.options.expr)
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
+        if ABSENT in rows.columns:
+            is_kept = F.coalesce(F.expr(self.options.expr).cast("boolean"), F.lit(False))
+            return rows.withColumn(ABSENT, rows[ABSENT] | ~is_kept)
         # A faulty row must be reported, whether or not its other values meet the condition.
         return rows.where(rows[FAULT].isNotNull() | F.expr(self.options.expr))

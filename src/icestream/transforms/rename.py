@@ -50,9 +50,14 @@ class RenameTransform(Transform[RenameOptions]):
     options_type = RenameOptions
     passes_faults = True
     passes_unchanged_columns = True
+    is_row_by_row = True
 
     def removes(self, name: str) -> bool:
         return name in self.options.columns and name not in self.options.columns.values()
+
+    def new_name(self, name: str) -> str | None:
+        new = {old.lower(): new for old, new in self.options.columns.items()}
+        return new.get(name.lower(), name)
 
     def apply(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom

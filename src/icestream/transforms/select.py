@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -11,6 +12,9 @@ from icestream.contracts.transform import Transform, hidden_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_PLAIN = re.compile(r"(\*|\w+|`[^`]+`)(?:\s+(?:as\s+)?(\w+|`[^`]+`))?", re.IGNORECASE)
 
 
 class SelectOptions(ShorthandOptions):
@@ -31,10 +35,23 @@ class SelectTransform(Transform[SelectOptions]):
 
     options_type = SelectOptions
     passes_faults = True
+    is_row_by_row = True
 
     def removes(self, name: str) -> bool:
         kept = {column.strip(" `") for column in self.options.columns}
         return not kept & {"*", name}
+
+    def new_name(self, name: str) -> str | None:
+        for column in self.options.columns:
+            plain = _PLAIN.fullmatch(column.strip())
+            if plain is None:
+                continue
+            old, new = (text.strip("`") for text in (plain[1], plain[2] or plain[1]))
+            if old == "*":
+                return name
+            if old.lower() == name.lower():
+                return new
+        return None
 
     def apply(self, rows: DataFrame) -> DataFrame:
         selected = rows.selectExpr(*self.options.columns)
