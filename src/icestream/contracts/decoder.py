@@ -168,7 +168,7 @@ class Decoder(ABC):
         self,
         records: Sequence[Mapping[str, Any] | bytes | None],  # noqa: ARG002 - most need none
     ) -> tuple[Mapping[str, Any], int]:
-        """Return the context of records that a test gives, and how many of the first are part of it.
+        """Return the context of a test's records, and how many of the first are part of it.
 
         Args:
             records: the fields of each, or its bytes.

@@ -159,8 +159,8 @@ class CatalogResolver:
         name = DEFAULT_CATALOG if DEFAULT_CATALOG not in taken else sink
         while name in taken:
             name = f"{name}_catalog"
-        self._inline.append((block, name))
         self.catalogs[name] = _build_catalog(name, block, self.config, files)
+        self._inline.append((block, name))
         self._files[name] = files
         self._paths[name] = block.path
         return self.catalogs[name]

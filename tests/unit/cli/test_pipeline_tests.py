@@ -113,7 +113,8 @@ tests:
         '    + not expected: {"id": 2, "amount": 20, "kafka_key": null, "kafka_partition": null}',
         "✗ orders.test.yaml:8:5 second",
         "    unexpected dead letter: given[1]: not JSON: expecting property name enclosed "
-        "in double quotes at character 1",
+        "in double quotes at character 1; the object does not end here, write one object per "
+        "record, in files one per line",
         "✗ orders.test.yaml:11:5 third",
         "    expected a dead letter with the reason 'too late', found none",
         "0 passed, 3 failed",

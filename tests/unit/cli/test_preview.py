@@ -66,7 +66,8 @@ def test_preview_shows_rows_types_and_bad_records(icestream: Icestream, tmp_path
         "",
         "3 records read, 2 rows, 1 bad",
         "columns inferred from 3 records",
-        f"✗ {tmp_path}/in/a.json:2: not JSON: expecting value at character 7",
+        f"✗ {tmp_path}/in/a.json:2: not JSON: expecting value at character 7; "
+        "the object does not end here, write one object per record, in files one per line",
     ]
     assert everything_in(tmp_path) == before
 

@@ -170,7 +170,7 @@ def test_unknown_catalog_type_and_transform_are_reported() -> None:
         "orders.yaml:1:22 catalogs.c.type: no catalog is called 'jdbk'\n"
         "  Did you mean 'jdbc'? Installed: glue, hive, jdbc, memory, nessie, rest.\n"
         "orders.yaml:10:44 pipelines.a.transforms[0].filtr: no transform is called 'filtr'\n"
-        "  Did you mean 'filter'? Installed: cast, drop, filter, rename, select."
+        "  Did you mean 'filter'? Installed: cast, compute, drop, filter, rename, select."
     )
 
 

@@ -38,7 +38,7 @@ def test_other_addresses_need_authentication(host: str, auth: dict[str, str] | N
             {"max_body_kb": 1025, "max_spool_mb": 4},
             "`max_spool_mb` of 4 is too small for `max_body_kb` of 1025: four such bodies must fit",
         ),
-        ({"path": "a"}, "should match pattern '^/'"),
+        ({"path": "a"}, "not the path of a URL. Begin it with `/`, e.g. `/events`."),
         ({"remember_days": 3}, "greater than or equal to 4"),
     ],
 )

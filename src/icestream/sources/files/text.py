@@ -138,7 +138,7 @@ class HeaderDecoder(Decoder):
     def context_of(
         self, records: Sequence[Mapping[str, Any] | bytes | None]
     ) -> tuple[Mapping[str, Any], int]:
-        """Return the header: the first line if it is given as text, else the names of all fields."""
+        """Return the header: the first line if it is given as text, else the fields' names."""
         first = next(iter(records), None)
         if isinstance(first, bytes):
             return {"header": list(parse_header(first, "given", self._delimiter))}, 1
