@@ -79,6 +79,41 @@ class TestSelectTransform(OurTransform):
         pytest.skip("these expressions fit every row")
 
 
+class TestSelectTransformOfSpecialColumns(OurTransform):
+    name = "select"
+    value = [
+        "ID",
+        "* EXCEPT (id)",
+        "cast(id AS smallint) AS small",
+        "name AS title",
+        "length(title) AS size",
+        "id > 1 AS large",
+    ]
+
+
+class TestSelectTransformWithoutNames(OurTransform):
+    name = "select"
+    value = ["id", "upper(name)", "id + 1"]
+
+
+class TestCastTransformOfOtherCase(OurTransform):
+    name = "cast"
+    value = {"ID": "decimal(10,2)", "name": "array<string>"}
+
+    @pytest.fixture
+    def rows(self, spark: SparkSession) -> DataFrame:
+        return spark.createDataFrame([(1, ["a"]), (2, ["b"])], "id bigint, name array<string>")
+
+    @pytest.fixture
+    def unfit_rows(self, spark: SparkSession) -> DataFrame:
+        return spark.createDataFrame([("x", ["a"])], "id string, name array<string>")
+
+
+class TestRenameTransformThatSwaps(OurTransform):
+    name = "rename"
+    value = {"ID": "name", "name": "id"}
+
+
 class TestTransformOfAThirdParty(OurTransform):
     @pytest.fixture
     def transform(self) -> Transform[Any]:

@@ -176,10 +176,11 @@ class ShorthandOptions(Options):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        return value if cls._is_full_form(value) else {cls.shorthand: value}
+        return value if cls.is_full_form(value) else {cls.shorthand: value}
 
     @classmethod
-    def _is_full_form(cls, value: Any) -> bool:
+    def is_full_form(cls, value: Any) -> bool:
+        """Tell whether a value names its fields, instead of being that of the main field."""
         if not isinstance(value, dict):
             return isinstance(value, cls)
         return bool(value) and set(value) <= set(cls.model_fields)

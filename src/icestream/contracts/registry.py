@@ -151,5 +151,6 @@ def alternative(role: str, name: str) -> str:
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return the closest of some names as a question with a space after it; empty if none is."""
-    close = get_close_matches(name, names, n=1)
-    return f"Did you mean {close[0]!r}? " if close else ""
+    folded = {known.lower(): known for known in reversed(names)}
+    close = get_close_matches(name.lower(), folded, n=1)
+    return f"Did you mean {folded[close[0]]!r}? " if close else ""

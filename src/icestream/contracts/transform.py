@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic
 
+from icestream.contracts.columns import UNKNOWN_COLUMNS, unknown_column
 from icestream.contracts.source import OptionsT
 from icestream.errors import SchemaMismatchError
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from icestream.contracts.columns import Columns, Report
     from icestream.contracts.options import Options
 
 
@@ -72,6 +74,20 @@ class Transform(ABC, Generic[OptionsT]):
         """
         return self
 
+    def output_columns(self, columns: Columns, report: Report) -> Columns:  # noqa: ARG002
+        """Return the columns of the result, as far as they are known without Spark.
+
+        `icestream check` calls it before any row is read. It must agree with `apply`: a column that
+        is known must be in the result, with the type that is given; a problem must be one that
+        `apply` would raise. After a problem, it goes on with what is known, so that one mistake
+        does not hide the next.
+
+        Args:
+            columns: the columns of the rows, perhaps not all of them.
+            report: takes each problem, with the path of the option that causes it.
+        """
+        return UNKNOWN_COLUMNS
+
     @abstractmethod
     def apply(self, rows: DataFrame) -> DataFrame:
         """Return the transformed rows. Called once a batch; must not run a Spark job."""
@@ -87,8 +103,5 @@ def require_columns(rows: DataFrame, names: Iterable[str], transform: str) -> No
     present = {name.lower() for name in columns}
     for name in names:
         if name.lower() not in present:
-            raise SchemaMismatchError(
-                f"the rows have no column {name!r}",
-                where=f"transform {transform!r}",
-                todo=f"They have: {', '.join(columns)}.",
-            )
+            what, todo = unknown_column(name, columns)
+            raise SchemaMismatchError(what, where=f"transform {transform!r}", todo=todo)

@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from icestream.contracts.changes import UNCHANGED_COLUMNS
+from icestream.contracts.columns import Columns, OptionProblem
 from icestream.contracts.options import Options
 from icestream.contracts.transform import FAULT, ROW
+from icestream.errors import IcestreamError
+from icestream.schemas.comparison import arrow_to_iceberg
 from icestream.testing.facts import ConformanceSuite, fact
 
 if TYPE_CHECKING:
@@ -89,6 +92,44 @@ class TransformSuite(ConformanceSuite):
 
         assert [name for name in rows.columns if name in kept and transform.removes(name)] == []
 
+    @fact("output_columns")
+    def test_output_columns_agree_with_the_result(
+        self, transform: Transform[Any], rows: DataFrame
+    ) -> None:
+        columns = Columns.of(_arrow_columns(rows))
+        problems: list[OptionProblem] = []
+
+        found = transform.output_columns(columns, problems.append)
+
+        result = transform.apply(rows)
+        assert problems == []  # `apply` accepts the rows
+        if found.is_complete:
+            assert found.names == result.columns
+        types = dict(zip(result.columns, _iceberg_types(result), strict=True))
+        for name, kind in found.known:
+            assert name in types
+            assert kind is None or _iceberg_type(kind) == types[name]
+
+    @fact("reported_columns")
+    def test_reported_problem_is_one_that_apply_raises(
+        self, transform: Transform[Any], rows: DataFrame
+    ) -> None:
+        from pyspark.errors import AnalysisException
+        from pyspark.sql.types import StructField, StructType
+
+        # Rows without any column that the transform may need. Renamed ones would not do: Spark
+        # finds the old names.
+        fields = [StructField(f"other_{field.name}", field.dataType) for field in rows.schema]
+        others = rows.sparkSession.createDataFrame([], StructType(fields))
+        columns = Columns.of(_arrow_columns(others))
+        problems: list[OptionProblem] = []
+
+        transform.output_columns(columns, problems.append)
+
+        if problems:
+            with pytest.raises((AnalysisException, IcestreamError)):
+                transform.apply(others)
+
     @fact("hidden_columns")
     def test_faults_of_earlier_steps_are_kept(
         self, transform: Transform[Any], rows: DataFrame
@@ -144,6 +185,24 @@ class TransformSuite(ConformanceSuite):
         result = transform.apply(rows.withColumn(UNCHANGED_COLUMNS, array().cast("array<string>")))
 
         assert all(row[0] == [] for row in result.select(UNCHANGED_COLUMNS).collect())
+
+
+def _arrow_columns(rows: DataFrame) -> Any:
+    """Return the columns of rows as an Arrow schema."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(rows.schema)
+
+
+def _iceberg_types(rows: DataFrame) -> list[str]:
+    return [_iceberg_type(column.type) for column in _arrow_columns(rows)]
+
+
+def _iceberg_type(kind: Any) -> str:
+    """Return the type of the table's column, which is the same for several types of Arrow."""
+    import pyarrow as pa
+
+    return str(arrow_to_iceberg(pa.schema([("column", kind)])).fields[0].field_type)
 
 
 def _sorted(rows: DataFrame) -> list[str]:

@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from icestream.contracts.catalog import quote_for_spark
+from icestream.contracts.columns import ColumnType, OptionProblem, report_unknown
 from icestream.contracts.options import ShorthandOptions
 from icestream.contracts.transform import FAULT, Transform, require_columns
+from icestream.errors import PlanError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
+
+    from icestream.contracts.columns import Columns, Report
 
 MAX_TEXT_LENGTH = 100
 
@@ -27,9 +32,9 @@ class CastOptions(ShorthandOptions):
     )
 
     @classmethod
-    def _is_full_form(cls, value: Any) -> bool:
+    def is_full_form(cls, value: Any) -> bool:
         # A column may itself be called `columns`: then its type is a string, not a mapping.
-        return super()._is_full_form(value) and not (
+        return super().is_full_form(value) and not (
             isinstance(value, dict) and isinstance(value["columns"], str)
         )
 
@@ -46,6 +51,21 @@ class CastTransform(Transform[CastOptions]):
     def new_name(self, name: str) -> str | None:
         is_cast = name.lower() in {column.lower() for column in self.options.columns}
         return None if is_cast else name
+
+    def output_columns(self, columns: Columns, report: Report) -> Columns:
+        from icestream.schemas.spark_types import parse_spark_type
+
+        report_unknown(columns, self.options.columns, report, "columns")
+        cast: dict[str, ColumnType] = {}
+        for name, sql_type in self.options.columns.items():
+            kind: pa.DataType | None = None
+            try:
+                kind = parse_spark_type(sql_type)
+            except PlanError as exc:
+                report(OptionProblem(("columns", name), exc.what, exc.todo))
+            # Spark takes the name as it is written here.
+            cast[name.lower()] = ColumnType(name, kind)
+        return columns.replace(cast.get(each.name.lower(), each) for each in columns.known)
 
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "cast")

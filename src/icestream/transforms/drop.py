@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from icestream.contracts.columns import report_unknown
 from icestream.contracts.options import ShorthandOptions
 from icestream.contracts.transform import Transform, require_columns
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame
+
+    from icestream.contracts.columns import Columns, Report
 
 
 class DropOptions(ShorthandOptions):
@@ -41,6 +44,12 @@ class DropTransform(Transform[DropOptions]):
         present = _folded(columns)
         kept = tuple(name for name in self.options.columns if name.lower() in present)
         return DropTransform(DropOptions(columns=kept)) if kept else None
+
+    def output_columns(self, columns: Columns, report: Report) -> Columns:
+        report_unknown(columns, self.options.columns, report, "columns")
+        dropped = {name.lower() for name in self.options.columns}
+        kept = [column for column in columns.known if column.name.lower() not in dropped]
+        return columns.replace(kept)
 
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "drop")

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from icestream.contracts.columns import OptionProblem
 from icestream.contracts.options import ShorthandOptions
 from icestream.contracts.transform import ABSENT, FAULT, Transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from icestream.contracts.columns import Columns, Report
 
 
 class FilterOptions(ShorthandOptions):
@@ -31,6 +34,13 @@ class FilterTransform(Transform[FilterOptions]):
 
     def new_name(self, name: str) -> str | None:
         return name
+
+    def output_columns(self, columns: Columns, report: Report) -> Columns:
+        from icestream.schemas.expressions import bind_filter
+
+        for problem in bind_filter(self.options.expr, columns):
+            report(OptionProblem(("expr",), *problem))
+        return columns
 
     def apply(self, rows: DataFrame) -> DataFrame:
         if FAULT not in rows.columns:

@@ -8,12 +8,17 @@ from pydantic import Field, field_validator
 
 from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.changes import UNCHANGED_COLUMNS
+from icestream.contracts.columns import ColumnType, OptionProblem, report_unknown
 from icestream.contracts.options import ShorthandOptions
 from icestream.contracts.transform import Transform, require_columns
 from icestream.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pyspark.sql import DataFrame
+
+    from icestream.contracts.columns import Columns, Report
 
 
 class RenameOptions(ShorthandOptions):
@@ -37,9 +42,9 @@ class RenameOptions(ShorthandOptions):
         return columns
 
     @classmethod
-    def _is_full_form(cls, value: Any) -> bool:
+    def is_full_form(cls, value: Any) -> bool:
         # A column may itself be called `columns`: then its new name is a string, not a mapping.
-        return super()._is_full_form(value) and not (
+        return super().is_full_form(value) and not (
             isinstance(value, dict) and isinstance(value["columns"], str)
         )
 
@@ -59,20 +64,44 @@ class RenameTransform(Transform[RenameOptions]):
         new = {old.lower(): new for old, new in self.options.columns.items()}
         return new.get(name.lower(), name)
 
+    def output_columns(self, columns: Columns, report: Report) -> Columns:
+        report_unknown(columns, self.options.columns, report, "columns")
+        for problem in self._clashes(columns.names):
+            report(problem)
+        new = {old.lower(): name for old, name in self.options.columns.items()}
+        renamed = [
+            ColumnType(new.get(column.name.lower(), column.name), column.type)
+            for column in columns.known
+        ]
+        # A column that is missing counts as renamed, so that its new name is not reported as well.
+        missing = [
+            ColumnType(name)
+            for old, name in self.options.columns.items()
+            if columns.find(old) is None
+        ]
+        return columns.replace([*renamed, *missing])
+
+    def _clashes(self, columns: Iterable[str]) -> Iterator[OptionProblem]:
+        """Yield the new names that columns have which are not renamed themselves."""
+        renamed = {old.lower() for old in self.options.columns}
+        kept = {name.lower() for name in columns if name.lower() not in renamed}
+        for old, name in self.options.columns.items():
+            if name.lower() in kept:
+                yield OptionProblem(
+                    ("columns", old),
+                    f"column {old!r} can't be renamed to {name!r}: that column already exists",
+                    "Rename that column too, or drop it first.",
+                )
+
     def apply(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         require_columns(rows, self.options.columns, "rename")
         # `withColumnsRenamed` renames one by one, so two columns can't swap names.
         new = {old.lower(): name for old, name in self.options.columns.items()}
-        kept = {name.lower() for name in rows.columns if name.lower() not in new}
-        for old, name in self.options.columns.items():
-            if name.lower() in kept:
-                raise SchemaMismatchError(
-                    f"column {old!r} can't be renamed to {name!r}: that column already exists",
-                    where="transform 'rename'",
-                    todo="Rename that column too, or drop it first.",
-                )
+        for problem in self._clashes(rows.columns):
+            where = "transform 'rename'"
+            raise SchemaMismatchError(problem.what, where=where, todo=problem.todo)
         columns = [(name, new.get(name.lower(), name)) for name in rows.columns]
         renamed = rows.select(*(F.col(quote_for_spark(old)).alias(name) for old, name in columns))
         if UNCHANGED_COLUMNS not in rows.columns:

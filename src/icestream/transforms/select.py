@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from icestream.contracts.columns import Columns, ColumnType, OptionProblem
 from icestream.contracts.options import EXPRESSIONS, ShorthandOptions
 from icestream.contracts.transform import Transform, hidden_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from icestream.contracts.columns import Report
+
+# Also as in `who.*`.
+ALL_COLUMNS = re.compile(r"(?:^|\.)\s*\*")
 
 
 _PLAIN = re.compile(r"(\*|\w+|`[^`]+`)(?:\s+(?:as\s+)?(\w+|`[^`]+`))?", re.IGNORECASE)
@@ -38,8 +44,23 @@ class SelectTransform(Transform[SelectOptions]):
     is_row_by_row = True
 
     def removes(self, name: str) -> bool:
-        kept = {column.strip(" `") for column in self.options.columns}
-        return not kept & {"*", name}
+        from icestream.schemas.expressions import bind_items
+
+        column = Columns((ColumnType(name),))
+        for item in self.options.columns:
+            _, given = bind_items([item], column)
+            may_be_star = not given.is_complete and ALL_COLUMNS.search(item)
+            if may_be_star or given.find(name) is not None:
+                return False
+        return True
+
+    def output_columns(self, columns: Columns, report: Report) -> Columns:
+        from icestream.schemas.expressions import bind_items
+
+        problems, selected = bind_items(self.options.columns, columns)
+        for number, problem in problems:
+            report(OptionProblem(("columns", number), *problem))
+        return selected
 
     def new_name(self, name: str) -> str | None:
         for column in self.options.columns:
