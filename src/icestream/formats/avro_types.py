@@ -78,7 +78,8 @@ class AvroFields:
         self.is_recursive = False
         if not isinstance(schema, dict) or schema.get("type") != "record":
             raise PlanError(
-                "schema: the Avro schema is not a record",
+                "the Avro schema is not a record",
+                where="schema",
                 todo='Its outermost part must be `{"type": "record", "fields": [...]}`.',
             )
         self._collect(schema, "")
@@ -117,7 +118,7 @@ class AvroFields:
             if schema in _PLAIN:
                 return _PLAIN[schema], None
             if schema not in self._named:
-                raise PlanError(f"schema: unknown Avro type {schema!r}")
+                raise PlanError(f"unknown Avro type {schema!r}", where="schema")
             return self._resolve(self._named[schema], inside)
         if id(schema) in inside:  # a type that contains itself has no Arrow type
             self.is_recursive = True
@@ -152,7 +153,7 @@ class AvroFields:
             kind, adapt = self._resolve(schema["items"], inside)
             if _takes_no_bytes(kind):
                 # Four bytes could ask for a billion of them.
-                raise PlanError("schema: arrays of null are not supported")
+                raise PlanError("arrays of null are not supported", where="schema")
             return pa.list_(kind), _each(adapt)
         if schema["type"] == "map":
             kind, adapt = self._resolve(schema["values"], inside)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.errors import PlanError
+from icestream.contracts.registry import did_you_mean
+from icestream.errors import ConfigError, IcestreamError, PlanError
+from icestream.schemas.spark_types import TYPE_NAMES, find_unknown_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,16 +49,28 @@ def parse_ddl(text: str) -> pa.Schema:
 
     Raises:
         PlanError: a part of the text is not a column; the message names that part.
+        ConfigError: several parts are not.
     """
-    fields = [_parse_column(part) for part in _parts(text)]
-    if not fields:
-        raise PlanError("schema: it lists no columns", todo=_TODO)
-    seen: set[str] = set()
-    for field in fields:
-        if field.name in seen:
-            raise PlanError(f"schema: column {field.name!r} is listed twice")
-        seen.add(field.name)
-    return pa.schema(fields)
+    fields: dict[str, pa.Field] = {}
+    faults: list[IcestreamError] = []
+    for part in _parts(text):
+        try:
+            field = _parse_column(part)
+        except PlanError as exc:
+            faults.append(exc)
+            continue
+        if field.name in fields:
+            faults.append(_fault(f"column {field.name!r} is listed twice", todo=""))
+        fields[field.name] = field
+    if not fields and not faults:
+        faults.append(_fault("it lists no columns"))
+    if faults:
+        raise faults[0] if len(faults) == 1 else ConfigError(faults)
+    return pa.schema(fields.values())
+
+
+def _fault(what: str, todo: str = _TODO) -> PlanError:
+    return PlanError(what, where="schema", todo=todo)
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -84,7 +98,7 @@ def _parse_column(part: str) -> pa.Field:
     import sqlglot
     from sqlglot import errors, exp
 
-    fault = PlanError(f"schema: {part!r} is not a column with a type", todo=_TODO)
+    fault = _not_a_column(part)
     try:
         statement = sqlglot.parse_one(f"CREATE TABLE t ({part})", dialect="spark")
     except (errors.ParseError, errors.TokenError):
@@ -93,6 +107,16 @@ def _parse_column(part: str) -> pa.Field:
     if len(columns) != 1 or not isinstance(columns[0], exp.ColumnDef) or columns[0].kind is None:
         raise fault
     return _field(columns[0], part)
+
+
+def _not_a_column(part: str) -> PlanError:
+    unknown = find_unknown_type(part.strip().partition(" ")[2])
+    if unknown is None:
+        return _fault(f"{part!r} is not a column with a type")
+    return _fault(
+        f"{part!r} has the unknown type {unknown!r}",
+        f"{did_you_mean(unknown, (*TYPE_NAMES, 'time'))}{_TODO}",
+    )
 
 
 def _field(column: Any, part: str) -> pa.Field:
@@ -106,9 +130,9 @@ def _field(column: Any, part: str) -> pa.Field:
         elif isinstance(kind, exp.CommentColumnConstraint):
             doc = kind.this.name
         else:
-            raise PlanError(
-                f"schema: {part!r} has {constraint.sql('spark')!r}, which is not supported here",
-                todo="Only NOT NULL and COMMENT may follow a column's type.",
+            raise _fault(
+                f"{part!r} has {constraint.sql('spark')!r}, which is not supported here",
+                "Only NOT NULL and COMMENT may follow a column's type.",
             )
     metadata = None if doc is None else {b"doc": doc.encode()}
     return pa.field(column.name, _arrow_type(column.kind, part), nullable, metadata)
@@ -121,7 +145,7 @@ def _arrow_type(kind: Any, part: str) -> pa.DataType:
         return plain
     build = _BUILDERS.get(name)
     if build is None:
-        raise PlanError(f"schema: {part!r} has the unknown type {kind.sql('spark')!r}", todo=_TODO)
+        raise _fault(f"{part!r} has the unknown type {kind.sql('spark')!r}")
     return build(kind, part)
 
 
@@ -129,9 +153,9 @@ def _decimal(kind: Any, part: str) -> pa.DataType:
     sizes = [int(size.this.name) for size in kind.expressions] or [10]
     precision, scale = sizes[0], sizes[1] if len(sizes) > 1 else 0
     if not 1 <= precision <= 38 or not 0 <= scale <= precision:
-        raise PlanError(
-            f"schema: {part!r} has decimal({precision},{scale}), which Iceberg does not support",
-            todo="The precision is 1 to 38, the scale at most the precision.",
+        raise _fault(
+            f"{part!r} has decimal({precision},{scale}), which Iceberg does not support",
+            "The precision is 1 to 38, the scale at most the precision.",
         )
     return pa.decimal128(precision, scale)
 
@@ -151,16 +175,14 @@ def _struct(kind: Any, part: str) -> pa.DataType:
 
     members = kind.expressions
     if not members or not all(isinstance(member, exp.ColumnDef) for member in members):
-        raise PlanError(f"schema: {part!r} has a struct with unnamed fields", todo=_TODO)
+        raise _fault(f"{part!r} has a struct with unnamed fields")
     return pa.struct([_field(member, part) for member in members])
 
 
 def _inner(kind: Any, part: str, count: int) -> list[Any]:
     inner = list(kind.expressions)
     if len(inner) != count:
-        raise PlanError(
-            f"schema: {part!r} has {kind.sql('spark')!r} without its element types", todo=_TODO
-        )
+        raise _fault(f"{part!r} has {kind.sql('spark')!r} without its element types")
     return inner
 
 

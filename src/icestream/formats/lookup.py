@@ -60,13 +60,13 @@ def read_schema(text: str) -> GivenSchema:
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as exc:
             why = exc.strerror.lower() if isinstance(exc, OSError) and exc.strerror else "not text"
-            raise PlanError(f"schema: file {str(path)!r} can't be read: {why}") from exc
+            raise PlanError(f"file {str(path)!r} can't be read: {why}", where="schema") from exc
     if not text.lstrip().startswith("{"):
         return GivenSchema(parse_ddl(text))
     try:
         avro = json.loads(text)
     except ValueError as exc:
-        raise PlanError(f"schema: the Avro schema is not JSON: {exc}") from exc
+        raise PlanError(f"the Avro schema is not JSON: {exc}", where="schema") from exc
     return GivenSchema(_avro_columns(avro), avro)
 
 
@@ -76,7 +76,7 @@ def _avro_columns(schema: Any) -> pa.Schema:
     try:
         return AvroFields(schema).columns
     except (KeyError, TypeError, AttributeError) as exc:
-        raise PlanError(f"schema: the Avro schema is incomplete: {exc}") from exc
+        raise PlanError(f"the Avro schema is incomplete: {exc}", where="schema") from exc
 
 
 def make_decoder(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, SecretStr
 
 from icestream.config.connectors import is_available
 from icestream.contracts import registry
-from icestream.errors import ConfigError, PlanError, UnavailableError
+from icestream.errors import ConfigError, IcestreamError, PlanError, UnavailableError
 from icestream.plan.planned import UnavailableSource
 
 if TYPE_CHECKING:
@@ -78,9 +78,21 @@ def build_source(config: Config, component: Component) -> Source[Any]:
     if is_available("sources", component.connector):
         try:
             built = registry.find("sources", component.connector)(options)
+            built.declared_schema()  # some sources parse it only when they need it
         except UnavailableError:
             pass  # listed among the planned features, with its own line
         except PlanError as exc:
-            where = config.tree.where(component.path, key=True)
-            raise ConfigError([PlanError(exc.what, where=where, todo=exc.todo)]) from exc
+            raise ConfigError([_at_option(config, component, exc)]) from exc
+        except ConfigError as exc:
+            problems = [_at_option(config, component, problem) for problem in exc.problems]
+            raise ConfigError([*problems]) from exc
     return built
+
+
+def _at_option(config: Config, component: Component, problem: IcestreamError) -> PlanError:
+    """Return a problem with its place in the file: that of the option which it names, if any."""
+    option = problem.where
+    is_given = bool(option) and (*component.path, option) in config.tree.keys
+    path = (*component.path, option) if is_given else component.path
+    what = problem.what if is_given or not option else f"{option}: {problem.what}"
+    return PlanError(what, where=config.tree.where(path, key=not is_given), todo=problem.todo)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from icestream.errors import PlanError
+from icestream.errors import ConfigError, PlanError
 from icestream.formats.ddl import parse_ddl
 
 TODO = (
@@ -58,7 +58,19 @@ def test_quoted_names_and_keywords_are_names() -> None:
     ("text", "message"),
     [
         ("", "schema: it lists no columns" + TODO),
-        ("id foo", "schema: 'id foo' is not a column with a type" + TODO),
+        ("id foo", "schema: 'id foo' has the unknown type 'foo'" + TODO),
+        (
+            "id bigin",
+            "schema: 'id bigin' has the unknown type 'bigin'\n  Did you mean 'bigint'? "
+            + TODO.strip(),
+        ),
+        (
+            "a array<strng>, b int, c",
+            "schema: 'a array<strng>' has the unknown type 'strng'\n  Did you mean 'string'? "
+            + TODO.strip()
+            + "\nschema: 'c' is not a column with a type"
+            + TODO,
+        ),
         ("a int, id", "schema: 'id' is not a column with a type" + TODO),
         ("a int, , b int", "schema: '' is not a column with a type" + TODO),
         ("a int, a int", "schema: column 'a' is listed twice"),
@@ -81,6 +93,6 @@ def test_quoted_names_and_keywords_are_names() -> None:
     ],
 )
 def test_error_names_the_wrong_column(text: str, message: str) -> None:
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises((PlanError, ConfigError)) as caught:
         parse_ddl(text)
     assert str(caught.value) == message

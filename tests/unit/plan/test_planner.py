@@ -33,8 +33,8 @@ pipelines:
     source: shop
     sink: lake
     transforms:
-      - filter: "amount > 0"
-      - select: [id, "amount * 2 AS twice"]
+      - filter: "price > 0"
+      - select: [event_id, "price * 2 AS twice"]
   more: {source: shop, sink: other, restart: {max: 1}}
   never: {source: shop, sink: lake, enabled: false}
 """
@@ -55,7 +55,10 @@ def test_pipeline_is_built_from_its_parts(tmp_path: Path) -> None:
     assert orders.source.identity().startswith("datagen")
     assert orders.sink.identity() == "lake.sales.orders"
     assert [type(step) for step in orders.transforms] == [FilterTransform, SelectTransform]
-    assert orders.steps == ("filter: amount > 0", 'select: ["id", "amount * 2 AS twice"]')
+    assert orders.steps == (
+        "filter: price > 0",
+        'select: ["event_id", "price * 2 AS twice"]',
+    )
     assert more.restart == RestartPolicy(max=1, backoff_secs=1)
     assert plan.state == tmp_path / ".icestream"
     assert set(plan.sinks) == {"lake", "other"}
@@ -380,7 +383,7 @@ def test_missing_schema_file_is_reported_with_its_location(tmp_path: Path) -> No
     with pytest.raises(ConfigError) as caught:
         plan_of(text, tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path}/a.yaml:4:5 sources.k.config: schema: file '{tmp_path}/no.ddl' can't be "
+        f"{tmp_path}/a.yaml:4:51 sources.k.config.schema: file '{tmp_path}/no.ddl' can't be "
         "read: no such file or directory"
     )
 
