@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.catalog import name_problem, shorten
+from icestream.contracts.columns import UNKNOWN_COLUMNS
 from icestream.errors import IcestreamError, PlanError
 from icestream.plan.multi_table_checks import reads_changes, route_problems
 from icestream.schemas.column_names import RENAME_RESERVED, reserved_problem
@@ -19,8 +20,6 @@ from icestream.sinks.iceberg.partition_terms import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from sqlglot.expressions import Expr
-
     from icestream.config import Component, Config
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
@@ -28,13 +27,12 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import Expectation
 
 
-EXAMPLE = "Write a boolean expression, e.g. `amount > 0`."
-
-
 def expectation_problems(
     config: Config, component: Component, expectations: Sequence[Expectation]
 ) -> Iterator[PlanError]:
-    """Yield what is wrong with the expectations of a sink."""
+    """Yield what is wrong with the expectations of a sink, whatever the columns are."""
+    from icestream.schemas.expressions import bind_condition
+
     seen: set[str] = set()
     for number, one in enumerate(expectations):
         path = (*component.path, "expect", number)
@@ -45,60 +43,8 @@ def expectation_problems(
                 todo="Expectations are counted by name: give each its own.",
             )
         seen.add(one.name)
-        try:
-            _parse_condition(one.expr)
-        except PlanError as exc:
-            yield PlanError(
-                exc.what, where=config.tree.where((*path, "expr")), todo=exc.todo or EXAMPLE
-            )
-
-
-def unknown_column_problems(
-    config: Config, component: Component, expectations: Sequence[Expectation], source: Source[Any]
-) -> Iterator[PlanError]:
-    """Yield the columns that expectations name and a source with a given schema does not have.
-
-    Only for a pipeline without transforms: only Spark knows which columns a transform returns.
-    """
-    if not expectations or getattr(source.options, "schema_text", None) is None:
-        return
-    schema = source.schema()
-    if schema is None:
-        return
-    known = {name.lower() for name in schema.names}
-    for number, one in enumerate(expectations):
-        for name in _referenced_columns(_parse_condition(one.expr)):
-            if name.lower() not in known:
-                yield PlanError(
-                    f"the rows have no column {name!r}",
-                    where=config.tree.where((*component.path, "expect", number, "expr")),
-                    todo=f"They have: {', '.join(schema.names)}.",
-                )
-
-
-def _parse_condition(expr: str) -> Expr:
-    import sqlglot
-    from sqlglot import expressions as exp
-    from sqlglot.errors import ParseError, SqlglotError
-
-    try:
-        found = sqlglot.parse(expr, dialect="spark")
-    except ParseError as exc:
-        error = exc.errors[0] if exc.errors else {}
-        near = f", near {error['highlight']!r} in column {error['col']}" if error else ""
-        raise PlanError(f"not a SQL condition{near}: {expr!r}") from exc
-    except SqlglotError as exc:
-        raise PlanError(f"not a SQL condition: {expr!r}") from exc
-    if len(found) != 1 or found[0] is None or not isinstance(found[0], exp.Condition):
-        raise PlanError(f"not a SQL condition: {expr!r}")
-    return found[0]
-
-
-def _referenced_columns(tree: Expr) -> list[str]:
-    """Return the columns that an expression names, each once."""
-    from sqlglot import expressions as exp
-
-    return list(dict.fromkeys(column.parts[0].name for column in tree.find_all(exp.Column)))
+        for what, todo in bind_condition(one.expr, UNKNOWN_COLUMNS):
+            yield PlanError(what, where=config.tree.where((*path, "expr")), todo=todo)
 
 
 UPSERT_ONLY = (

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from icestream.contracts.secrets import HIDDEN, is_secret
 from icestream.errors import IcestreamError, SchemaMismatchError
+from icestream.plan.columns import column_lines, describe_columns
 from icestream.plan.stores import describe_store
 from icestream.plan.table_changes import column_changes, partition_changes, partitioning_text
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
@@ -203,6 +204,8 @@ def _describe_table(
             for key, value in table_properties(options, abilities=catalog.abilities).items()
         },
     }
+    if fills is not None:
+        wanted |= describe_columns(fills.columns, options.format_version)
     return {**wanted, **_table_action(options, catalog, fills, ask=ask)}
 
 
@@ -354,6 +357,7 @@ def _table_lines(label: str, table: dict[str, Any]) -> Iterator[str]:
     if table.get("todo"):
         yield f"  !   {table['todo']}"
     if action == "create" and label == "table":
+        yield from (f"  +   {line}" for line in column_lines(table))
         terms = ", ".join(table["partitioning"])
         yield f"  +   partitioned by {terms}" if terms else "  +   unpartitioned"
         if table["sort_order"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from icestream.contracts.columns import UNKNOWN_COLUMNS
 from icestream.errors import IcestreamError, PlanError
 from icestream.plan.sources import build_source
 from icestream.sinks.iceberg.options import IcebergOptions
@@ -29,6 +30,8 @@ def route_problems(
                 todo="Remove it, or add `route_by`.",
             )
         return
+    from icestream.schemas.expressions import bind_expression
+
     tree, path = config.tree, (*component.path, "route_by")
     if options.table:
         yield PlanError(
@@ -42,24 +45,8 @@ def route_problems(
             where=tree.where((*component.path, "namespace"), key=True, at=path),
             todo="Add e.g. `namespace: analytics`: tables without one of their own go there.",
         )
-    if not _is_expression(options.route_by):
-        yield PlanError(
-            f"neither a column nor a SQL expression: {options.route_by!r}",
-            where=tree.where(path),
-            todo=EXAMPLE,
-        )
-
-
-def _is_expression(text: str) -> bool:
-    import sqlglot
-    from sqlglot import expressions as exp
-    from sqlglot.errors import SqlglotError
-
-    try:
-        found = sqlglot.parse(text, dialect="spark")
-    except SqlglotError:
-        return False
-    return len(found) == 1 and isinstance(found[0], exp.Condition)
+    for what, _ in bind_expression(options.route_by, UNKNOWN_COLUMNS):
+        yield PlanError(what, where=tree.where(path), todo=EXAMPLE)
 
 
 def reads_changes(config: Config, component: Component | None) -> bool | None:

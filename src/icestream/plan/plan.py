@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from icestream.contracts.columns import UNKNOWN_COLUMNS
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from icestream.config import Config
     from icestream.contracts.catalog import Catalog
+    from icestream.contracts.columns import Columns
     from icestream.contracts.sink import Sink
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
@@ -69,7 +71,9 @@ class PlannedFeature:
 class PipelinePlan:
     """One pipeline with its parts built, none of them connected.
 
-    `steps` are the transforms in the words of the file.
+    Attributes:
+        steps: the transforms, in the words of the file.
+        columns: the columns of the table that the sink creates, as far as the file tells them.
     """
 
     name: str
@@ -83,6 +87,7 @@ class PipelinePlan:
     dead_letter: Sink[Any] | None = None
     transforms: tuple[Transform[Any], ...] = ()
     steps: tuple[str, ...] = ()
+    columns: Columns = UNKNOWN_COLUMNS
 
     def uses_spark_sql(self) -> bool:
         """Tell whether rows pass through Spark SQL, or stay in Arrow from source to file."""

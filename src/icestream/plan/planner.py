@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from icestream.config import in_file_order
 from icestream.config.connectors import is_available
 from icestream.contracts import registry
+from icestream.contracts.columns import UNKNOWN_COLUMNS
 from icestream.contracts.registry import did_you_mean
 from icestream.errors import ConfigError, IcestreamError, PlanError, UnavailableError
 from icestream.plan.checks import (
@@ -19,9 +20,9 @@ from icestream.plan.checks import (
     pipeline_conflicts,
     reserved_column_problems,
     sink_problems,
-    unknown_column_problems,
     view_problems,
 )
+from icestream.plan.columns import bind_columns, declared_columns
 from icestream.plan.multi_table_checks import mirror_problems
 from icestream.plan.plan import (
     PipelinePlan,
@@ -398,21 +399,29 @@ class _Planner:
         """Build a pipeline; None if one of its components is known to be wrong."""
         config, block = self.config, self.config.pipelines[name]
         source_component = config.sources.get(block.source)
+        sink_component = config.sinks.get(block.sink)
+        source = None if source_component is None else self._source(source_component)
+        if sink_component is None:
+            return None
         steps = config.transforms.get(name, ())
-        if source_component is None:
+        transforms = tuple(_build_transform(component) for component in steps)
+        bound = bind_columns(
+            config,
+            UNKNOWN_COLUMNS if source is None else declared_columns(source),
+            [*zip(steps, transforms, strict=True)],
+            sink_component,
+        )
+        # The tables of a change source have columns of their own.
+        is_mirror = source is not None and source.traits.changes
+        self.problems += () if is_mirror else bound.problems
+        is_whole = block.sink in self.good_sinks and all(step.is_whole for step in steps)
+        if source is None or source_component is None or not is_whole:
             return None
-        source = self._source(source_component)
-        if block.sink not in self.good_sinks or not all(step.is_whole for step in steps):
-            return None
-        sink_component = config.sinks[block.sink]
         options: Any = sink_component.options
         sink = self._sink(sink_component, changes=source.traits.changes)
-        transforms = tuple(_build_transform(component) for component in steps)
         named = {component.name: step for component, step in zip(steps, transforms, strict=True)}
         self.problems += reserved_column_problems(config, source_component, source, transforms)
         self.problems += missing_field_problems(config, sink_component, source, named)
-        if not steps:
-            self.problems += unknown_column_problems(config, sink_component, options.expect, source)
         dead_letter = self._dead_letter(sink_component)
         if dead_letter is not None and dead_letter.identity() == sink.identity():
             # Names may differ in case where the catalog ignores it.
@@ -429,6 +438,7 @@ class _Planner:
             dead_letter=dead_letter,
             transforms=transforms,
             steps=tuple(self._step(component) for component in steps),
+            columns=UNKNOWN_COLUMNS if source.traits.changes else bound.table,
         )
 
     def _step(self, component: Component) -> str:
@@ -476,7 +486,7 @@ class _Planner:
 
 
 def _build_transform(component: Component) -> Transform[Any]:
-    if not is_available("transforms", component.connector):
+    if not component.is_whole or not is_available("transforms", component.connector):
         return UnavailableTransform(component.connector, component.options)
     built: Transform[Any] = registry.find("transforms", component.connector)(component.options)
     return built

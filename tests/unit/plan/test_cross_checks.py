@@ -67,7 +67,7 @@ def test_missing_fields_are_for_upserts() -> None:
             "  Use `rename`, `cast` and `drop` instead.",
         ),
         (
-            "datagen, config: {}",
+            "datagen, config: {schema: id int}",
             "[]",
             "'keep' needs a source whose records name their fields, and this one gives rows that "
             "all have the same columns\n"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = """\
-sources: {shop: {connector: datagen, config: {rows: 10}}}
+sources: {shop: {connector: datagen, config: {schema: "id bigint, ts timestamp, amount int"}}}
 sinks:
   lake:
     connector: iceberg
@@ -201,18 +201,53 @@ def test_catalog_is_not_contacted_offline(tmp_path: Path) -> None:
 
 def test_text_shows_what_would_be_done(tmp_path: Path) -> None:
     lines = render_text(description(FILE, tmp_path)).splitlines()
-    assert lines[:8] == [
+    assert lines[:11] == [
         f"{tmp_path}/a.yaml, state in {tmp_path}/.icestream",
         "",
         "Pipeline orders",
-        "    source     shop: datagen shop_events seed 42",
+        "    source     shop: datagen schema seed 42",
         "    transform  filter: amount > 0",
         "  + table      lake.sales.orders would be created",
+        "  +   column id long",
+        "  +   column ts timestamptz",
+        "  +   column amount int",
         "  +   partitioned by day(ts), bucket(16, id)",
         "  +   sorted by id asc nulls first, ts desc nulls last",
     ]
     assert "  +   owner = shop" in lines
     assert lines[-1] == "Plan: 1 pipeline, 1 to create, 0 to change, 0 unchanged."
+
+
+@pytest.mark.parametrize(
+    ("transforms", "names", "lines"),
+    [
+        (
+            "[{cast: {id: smallint}}, {select: [id, ts, upper('x') AS loud]}]",
+            [("id", "int"), ("ts", "timestamptz"), ("loud", None)],
+            ["column id int", "column ts timestamptz", "column loud, of a type that Spark decides"],
+        ),
+        (
+            "[{select: [id, ts, upper('x')]}]",
+            [("id", "long"), ("ts", "timestamptz")],
+            ["column id long", "column ts timestamptz", "and columns that are known during a run"],
+        ),
+    ],
+)
+def test_columns_of_a_new_table_are_those_after_the_transforms(
+    transforms: str, names: list[tuple[str, str]], lines: list[str], tmp_path: Path
+) -> None:
+    found = description(FILE.replace('[{filter: "amount > 0"}]', transforms), tmp_path)
+    table = found["pipelines"][0]["table"]
+    assert [(one["name"], one["type"]) for one in table["columns"]] == names
+    shown = render_text(found)
+    assert "\n".join(f"  +   {line}" for line in lines) + "\n  +   partitioned" in shown
+
+
+def test_unknown_columns_of_a_new_table_are_inferred(tmp_path: Path) -> None:
+    kafka = "sources: {shop: {connector: kafka, config: {brokers: ['b:1'], topics: [t]}}}\n"
+    found = description(kafka + FILE.partition("\n")[2], tmp_path)
+    assert found["pipelines"][0]["table"]["columns"] == []
+    assert "  +   columns of the first records\n  +   partitioned" in render_text(found)
 
 
 def test_planned_parts_are_marked(tmp_path: Path) -> None:
@@ -226,10 +261,10 @@ def test_planned_parts_are_marked(tmp_path: Path) -> None:
 
 
 def test_routed_tables_are_shown(tmp_path: Path) -> None:
-    found = description(FILE.replace("table: orders", "route_by: lower(kind)"), tmp_path)
+    found = description(FILE.replace("table: orders", "route_by: lower(id)"), tmp_path)
     lines = render_text(found).splitlines()
 
-    assert "    table      routed by lower(kind) into lake.sales.*" in lines
+    assert "    table      routed by lower(id) into lake.sales.*" in lines
     assert lines[-1] == "Plan: 1 pipeline, 0 to create, 0 to change, 0 unchanged, 1 unknown."
     assert found["pipelines"][0]["table"]["reason"] == "the rows name them"
 

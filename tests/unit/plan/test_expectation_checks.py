@@ -55,8 +55,8 @@ def test_expectation_uses_spark_sql_and_plans_a_dead_letter_table() -> None:
     [
         ("amount >", "not a SQL condition, near '>' in column 8: 'amount >'"),
         ("amount > 0)", "not a SQL condition, near ')' in column 11: 'amount > 0)'"),
-        ("SELECT 1", "not a SQL condition: 'SELECT 1'"),
-        ("true; false", "not a SQL condition: 'true; false'"),
+        ("SELECT 1", "not a SQL condition, near 'SELECT' in column 1: 'SELECT 1'"),
+        ("true; false", "not a SQL condition, near ';' in column 5: 'true; false'"),
     ],
 )
 def test_invalid_sql_is_reported_at_its_location(expr: str, what: str) -> None:
@@ -80,11 +80,16 @@ def test_unknown_column_is_reported_before_anything_runs() -> None:
     )
 
 
-def test_columns_created_by_transforms_are_checked_by_spark() -> None:
-    changed = text(GOOD, "{name: odd, expr: price > 0}") + (
+def test_conditions_see_the_columns_after_the_transforms() -> None:
+    changed = text("{name: odd, expr: price > 0}", "{name: old, expr: amount > 0}") + (
         "    transforms: [{rename: {amount: price}}]\n"
     )
-    assert build(parse(changed, "orders.yaml")).pipelines[0].steps
+    with pytest.raises(ConfigError) as caught:
+        build(parse(changed.replace("      dead_letter: sales.bad\n", ""), "orders.yaml"))
+    assert str(caught.value) == (
+        "orders.yaml:13:29 sinks.lake.config.expect[1].expr: the rows have no column 'amount'\n"
+        "  They have: id, price, tags."
+    )
 
 
 def test_dead_letter_table_is_needed_by_an_expectation_alone() -> None:

@@ -41,11 +41,17 @@ def test_namespace_is_required_with_route_by() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["concat(kind", "select kind", "a; b"])
-def test_invalid_route_by_expression_is_refused(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("concat(kind", "'(' in column 7 is not closed"),
+        ("select kind from t", "near 'select' in column 1"),
+        ("a; b", "near ';' in column 2"),
+    ],
+)
+def test_invalid_route_by_expression_is_refused(text: str, fault: str) -> None:
     assert message("namespace: sales", f"route_by: {text}") == (
-        f"orders.yaml:6:17 sinks.lake.config.route_by: neither a column nor a SQL expression: "
-        f"{text!r}\n"
+        f"orders.yaml:6:17 sinks.lake.config.route_by: not a SQL expression, {fault}: {text!r}\n"
         "  Write a column, e.g. `route_by: kind`, or SQL that gives text: `lower(kind)`."
     )
 

@@ -99,8 +99,8 @@ sources: {shop: {connector: datagen, config: {rows: 10}}}
 sinks:
   lake:
     connector: iceberg
-    config: {namespace: sales, table: orders, commit_mode: upsert, key_fields: [order_id]}
+    config: {namespace: sales, table: orders, commit_mode: upsert, key_fields: [event_id]}
 pipelines: {orders: {source: shop, sink: lake}}
 """
     shown = render_text(describe(build(parse(text, tmp_path / "a.yaml"))))
-    assert "    upsert     rows by order_id\n" in shown
+    assert "    upsert     rows by event_id\n" in shown

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from icestream.errors import PlanError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
@@ -156,6 +156,21 @@ def _width(text: str, transform: str, width: str | None) -> int | None:
             todo=f"Write e.g. `{transform}(16, id)`.",
         )
     return int(width)
+
+
+def partition_field_name(term: PartitionTerm, columns: Collection[str]) -> str:
+    """Return the name that Spark would give, or a variant of it if a column has that name."""
+    if term.transform == "identity" and term.column in columns:
+        return term.column
+    suffix = {"truncate": "_trunc", "identity": ""}.get(term.transform, f"_{term.transform}")
+    name = term.column.replace(".", "_") + suffix
+    others = (f"{name}_{number}" for number in range(2, len(columns) + 3))
+    return next(candidate for candidate in (name, *others) if candidate not in columns)
+
+
+def partition_field_names(terms: Iterable[PartitionTerm], columns: Collection[str]) -> list[str]:
+    """Return the names of the partition fields of a table that is created with `columns`."""
+    return [partition_field_name(term, columns) for term in terms]
 
 
 EXAMPLE_NAME = "Write e.g. `year=2024/month=10`, with `%2F` for a slash in a value."

@@ -30,9 +30,10 @@ from pyiceberg.types import (
 )
 
 from icestream.errors import SchemaMismatchError
+from icestream.sinks.iceberg.partition_terms import partition_field_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType, NestedField
@@ -70,7 +71,7 @@ def partition_spec(schema: Schema, terms: Sequence[PartitionTerm]) -> PartitionS
                 source_id=column.field_id,
                 field_id=FIRST_PARTITION_ID + index,
                 transform=transform,
-                name=_partition_name(term, {item.name: item.field_id for item in schema.fields}),
+                name=partition_field_name(term, [item.name for item in schema.fields]),
             )
         )
     return PartitionSpec(*fields)
@@ -116,16 +117,6 @@ def _transform(term: PartitionTerm) -> AnyTransform:
         return PLAIN_TRANSFORMS[term.transform]()
     width = term.width or 1
     return BucketTransform(width) if term.transform == "bucket" else TruncateTransform(width)
-
-
-def _partition_name(term: PartitionTerm, columns: Mapping[str, int]) -> str:
-    """Return the name that Spark would give, or a variant of it if a column has that name."""
-    if term.transform == "identity" and term.column in columns:
-        return term.column
-    suffix = {"truncate": "_trunc", "identity": ""}.get(term.transform, f"_{term.transform}")
-    name = term.column.replace(".", "_") + suffix
-    others = (f"{name}_{number}" for number in range(2, len(columns) + 3))
-    return next(candidate for candidate in (name, *others) if candidate not in columns)
 
 
 Key = tuple[int, str]

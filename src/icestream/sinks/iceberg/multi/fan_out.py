@@ -199,7 +199,7 @@ class FanOutSink(MultiTableSink):
         }
 
     def computed_columns(self) -> Mapping[str, str]:
-        from icestream.sinks.iceberg.multi.routing import column_path
+        from icestream.sinks.iceberg.multi.table_names import column_path
 
         route_by = self.options.route_by or ""
         return {} if column_path(route_by) is not None else {ROUTE: route_by}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from icestream.contracts.catalog import shorten
 from icestream.contracts.sink import ROUTE, TaskWriter, WrittenFile
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError, BadRecordError, SchemaMismatchError
-from icestream.sinks.iceberg.multi.table_names import TableNameRules
+from icestream.sinks.iceberg.multi.table_names import TableNameRules, column_path
 from icestream.sinks.iceberg.writer import as_arrow_file
 
 if TYPE_CHECKING:
@@ -26,16 +25,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.missing_values import MissingValues
     from icestream.sinks.iceberg.options import IcebergOptions
 
-COLUMN = re.compile(r"(?:\w+|`[^`]+`)(?:\.(?:\w+|`[^`]+`))*")
-PART = re.compile(r"\w+|`[^`]+`")
 NULL_ROUTE = "`route_by` is null for the row"
-
-
-def column_path(route_by: str) -> tuple[str, ...] | None:
-    """Return the column that `route_by` names; None if it is an expression."""
-    if COLUMN.fullmatch(route_by.strip()) is None:
-        return None
-    return tuple(part.strip("`") for part in PART.findall(route_by))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 
 # The folder, next to the tables of a fan-out, in which their rows are staged.
 STAGING = "__icestream"
+COLUMN = re.compile(r"(?:\w+|`[^`]+`)(?:\.(?:\w+|`[^`]+`))*")
+PART = re.compile(r"\w+|`[^`]+`")
+
+
+def column_path(route_by: str) -> tuple[str, ...] | None:
+    """Return the column that `route_by` names; None if it is an expression."""
+    if COLUMN.fullmatch(route_by.strip()) is None:
+        return None
+    return tuple(part.strip("`") for part in PART.findall(route_by))
 
 
 @dataclass(frozen=True)
