@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, field_validator
 
+from icestream.contracts.columns import ColumnType, OptionProblem
 from icestream.contracts.options import ShorthandOptions
 from icestream.contracts.transform import ABSENT, FAULT, Transform
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from icestream.contracts.columns import Columns, Report
 
 
 class ComputeOptions(ShorthandOptions):
@@ -34,9 +37,9 @@ class ComputeOptions(ShorthandOptions):
         return columns
 
     @classmethod
-    def _is_full_form(cls, value: Any) -> bool:
+    def is_full_form(cls, value: Any) -> bool:
         # A column may itself be called `columns`: then its expression is a string, not a mapping.
-        return super()._is_full_form(value) and not (
+        return super().is_full_form(value) and not (
             isinstance(value, dict) and isinstance(value["columns"], str)
         )
 
@@ -51,6 +54,19 @@ class ComputeTransform(Transform[ComputeOptions]):
     def new_name(self, name: str) -> str | None:
         is_replaced = name.lower() in {column.lower() for column in self.options.columns}
         return None if is_replaced else name
+
+    def output_columns(self, columns: Columns, report: Report) -> Columns:
+        from icestream.schemas.expressions import bind_items
+
+        computed: dict[str, ColumnType] = {}
+        for name, expr in self.options.columns.items():
+            problems, outputs = bind_items([expr], columns)
+            for _, problem in problems:
+                report(OptionProblem(("columns", name), *problem))
+            kind = outputs.known[0].type if len(outputs.known) == 1 else None
+            computed[name.lower()] = ColumnType(name, kind)
+        kept = [computed.pop(column.name.lower(), column) for column in columns.known]
+        return columns.replace([*kept, *computed.values()])
 
     def apply(self, rows: DataFrame) -> DataFrame:
         return rows.withColumns(
