@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+URL_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.:-]*)://")
 SCHEMES = ("postgres://", "postgresql://")
 PASSWORD_VARIABLE = "POSTGRES_PASSWORD"  # noqa: S105 - a variable's name
 CONNECT_TIMEOUT_SECS = 3
@@ -169,17 +170,17 @@ def mirror_config(database: DatabaseAddress, look: DatabaseListing, schema_name:
     if not re.match("[a-z]", name) or name in YAML_KEYWORDS:
         name = f"db_{name}".rstrip("_")
     connection = {
-        "host": _yaml_scalar(database.host),
+        "host": yaml_scalar(database.host),
         "port": str(database.port),
-        "database": _yaml_scalar(database.name),
-        "user": _yaml_scalar(database.user),
+        "database": yaml_scalar(database.name),
+        "user": yaml_scalar(database.user),
     }
     if look.needs_password:
         connection["password"] = (
             f"${{{PASSWORD_VARIABLE}}}       # read from the environment, not stored here"
         )
     if database.sslmode:
-        connection["sslmode"] = _yaml_scalar(database.sslmode)
+        connection["sslmode"] = yaml_scalar(database.sslmode)
     patterns = [f"{schema}.*" for schema in look.schemas]
     connection["tables"] = json.dumps(patterns, ensure_ascii=False)
     lines = [
@@ -219,7 +220,7 @@ def _table_comments(look: DatabaseListing) -> list[str]:
     more = len(tables) - MAX_LISTED
     return [
         "Tables when this file was written:",
-        *(f"  {_printable(t.full_name):<{width}}  {_key_comment(t)}" for t in tables[:MAX_LISTED]),
+        *(f"  {printable(t.full_name):<{width}}  {_key_comment(t)}" for t in tables[:MAX_LISTED]),
         *([f"  and {more} more"] if more > 0 else []),
         *_other_schemas_comment(look.other_schemas or []),
     ]
@@ -232,25 +233,25 @@ def _other_schemas_comment(schemas: Sequence[str]) -> list[str]:
     named = ", ".join([*schemas[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])])
     pattern = json.dumps(f"{schemas[0]}.*", ensure_ascii=False)
     comment = f"Schemas not mirrored: {named}. To mirror one, add e.g. {pattern} to `tables`."
-    return [_printable(comment)]
+    return [printable(comment)]
 
 
 def _key_comment(table: DatabaseTable) -> str:
     if table.key:
-        return f"key: {_printable(', '.join(table.key))}"
+        return f"key: {printable(', '.join(table.key))}"
     if table.has_full_identity:
         return "no key: rows are matched on all columns (replica identity full)"
     return "no key: inserts are mirrored, updates and deletes are not"
 
 
-def _yaml_scalar(text: str) -> str:
+def yaml_scalar(text: str) -> str:
     """Quote a text so that YAML and variable interpolation read it back unchanged."""
     if PLAIN_SCALAR.match(text) and text.lower() not in YAML_KEYWORDS:
         return text
     return json.dumps(text.replace("$", "$$"))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Replace unprintable characters: a line break would end the comment."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
@@ -316,7 +317,11 @@ pipelines:
 
 
 @click.command("init", short_help="Write a starter configuration file.")
-@click.argument("what", metavar="[PATH | postgres://USER@HOST/DB]", default="icestream.yaml")
+@click.argument(
+    "what",
+    metavar="[PATH | postgres://USER@HOST/DB | kafka://BROKER/TOPIC]",
+    default="icestream.yaml",
+)
 @click.argument("path", metavar="[PATH]", type=click.Path(path_type=Path), required=False)
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 @with_output_options
@@ -328,11 +333,21 @@ def command(printer: Printer, what: str, path: Path | None, *, force: bool) -> i
     With a PostgreSQL URL, the file mirrors that database: `icestream init
     postgres://user@host:5432/shop`. If the server can be reached, the file lists its tables and
     their keys in a comment. The password is never written.
+
+    With a Kafka URL, the file reads those topics: `icestream init kafka://host:9092/orders`. Their
+    first records are sampled for the format and the columns.
     """
     if is_address(what):
         return _init_mirror(printer, what, path or Path("icestream.yaml"), force=force)
+    if what.startswith("kafka://"):
+        return _init_topics(printer, what, path or Path("icestream.yaml"), force=force)
+    scheme = URL_SCHEME.match(what)
+    if scheme is not None:
+        raise _unsupported_scheme(scheme[1])
     if path is not None:
-        raise click.UsageError(f"{what!r} is not a database URL; unexpected argument {str(path)!r}")
+        raise click.UsageError(
+            f"{what!r} is not a PostgreSQL or Kafka URL; unexpected argument {str(path)!r}"
+        )
     path = _write_config(Path(what), STARTER_CONFIG, force=force)
     printer.print_result(_document(path), _next_steps(path))
     return 0
@@ -357,6 +372,46 @@ def _init_mirror(printer: Printer, address: str, path: Path, *, force: bool) -> 
     if look.tables is None:
         printer.print_note(f"Could not list the tables of {database.name!r}: {look.reason}")
     return 0
+
+
+def _init_topics(printer: Printer, address: str, path: Path, *, force: bool) -> int:
+    from icestream.cli.init_kafka import parse_address, sample_topics, topics_config
+
+    parsed = parse_address(address)
+    if not force:
+        _refuse_existing(_config_path(path))
+    samples = sample_topics(parsed)
+    path = _write_config(path, topics_config(parsed, samples, SCHEMA_NAME), force=force)
+    topics = [
+        {
+            "topic": sample.topic,
+            "format": sample.format,
+            "records": sample.records,
+            "columns": None if sample.columns is None else sample.columns.names,
+        }
+        for sample in samples
+    ]
+    printer.print_result({**_document(path), "topics": topics}, _next_steps(path))
+    for sample in samples:
+        for note in sample.notes:
+            printer.print_note(f"note: {note}")
+    return 0
+
+
+def _unsupported_scheme(scheme: str) -> PlanError:
+    """Return the error for the URL of another system. It does not show the URL: see passwords."""
+    from icestream.contracts.registry import alternative
+
+    system = scheme.rpartition(":")[2].partition("+")[0]
+    hint = alternative("sources", system)
+    if "debezium" in hint:
+        hint += "`icestream init kafka://BROKER/TOPIC` writes that file from Debezium's topics; "
+        hint += "see docs/connectors/sources/debezium.md.\n"
+    return PlanError(
+        f"{scheme}:// is not a URL that init supports",
+        where="init",
+        todo=f"{hint}Use postgres://USER@HOST/DB, kafka://BROKER/TOPIC, or the path of a file.",
+    )
 
 
 def _config_path(path: Path) -> Path:

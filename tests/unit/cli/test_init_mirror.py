@@ -102,7 +102,8 @@ def test_two_paths_are_refused(icestream: Icestream) -> None:
     ended = icestream("init", "one.yaml", "two.yaml")
     assert (ended.code, ended.err) == (
         2,
-        "error: icestream init: 'one.yaml' is not a database URL; unexpected argument 'two.yaml'\n"
+        "error: icestream init: 'one.yaml' is not a PostgreSQL or Kafka URL; "
+        "unexpected argument 'two.yaml'\n"
         "  See `icestream init --help`.\n",
     )
 
