@@ -79,6 +79,6 @@ def build_plan(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePl
         master=settings.master,
         spark_conf={**spark.conf, **settings.conf},
         secret_keys=frozenset(spark.displayed_secrets),
-        metrics_port=0,
+        metrics_port=empty.block.metrics.port,
         environment=catalog.environment(),
     )

@@ -149,7 +149,15 @@ def open_plan_session(plan: Plan, sinks: Iterable[Sink[Any]] = ()) -> SparkSessi
         *jars.resolve(coordinates, settings),
         *jars.resolve_packages(packages, plan.state, settings),
     ]
-    return open_session(plan.master, conf, files, log, secrets=plan.secret_keys, light=light)
+    return open_session(
+        plan.master,
+        conf,
+        files,
+        log,
+        secrets=plan.secret_keys,
+        light=light,
+        locations=plan.spark_locations,
+    )
 
 
 def _inheriting_thread(runner: PipelineRunner) -> threading.Thread:

@@ -111,6 +111,7 @@ class Plan:
         environment: variables that libraries of catalogs and stores read, such as AWS_PROFILE.
         sources: every source built, by name in the file.
         sinks: every sink built, by name in the file.
+        spark_locations: where the file has each of the user's settings of Spark, for messages.
     """
 
     path: Path
@@ -130,6 +131,7 @@ class Plan:
     environment: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, Source[Any]] = field(default_factory=dict)
     sinks: Mapping[str, Sink[Any]] = field(default_factory=dict)
+    spark_locations: Mapping[str, str] = field(default_factory=dict)
 
     def export_environment(self) -> Plan:
         """Set the environment variables that client libraries read, before any connection.

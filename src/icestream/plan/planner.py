@@ -376,6 +376,7 @@ class _Planner:
             master=config.block.spark.master,
             spark_conf=settings.conf,
             secret_keys=frozenset(settings.displayed_secrets),
+            spark_locations=settings.locations,
             metrics_host=config.block.metrics.host,
             metrics_port=config.block.metrics.port,
             metrics_token=config.block.metrics.token,

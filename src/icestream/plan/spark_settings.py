@@ -116,16 +116,19 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 @dataclass
 class SparkSettings:
-    """Settings for Spark, and how those of them that are secret are shown."""
+    """Settings for Spark, how secret ones are shown, and where the file has the user's."""
 
     conf: dict[str, str] = field(default_factory=dict)
     displayed_secrets: dict[str, str] = field(default_factory=dict)
+    locations: dict[str, str] = field(default_factory=dict)
 
 
 def settings_for(config: Config, catalogs: Mapping[str, Catalog[Any]]) -> SparkSettings:
     """Return the user's settings joined with those of every catalog."""
     user = config.block.spark.conf
     settings = SparkSettings({**user, "spark.sql.extensions": _extensions(user)})
+    settings.locations = {key: config.tree.where(("spark", "conf", key)) for key in user}
+    settings.locations.setdefault("spark.master", config.tree.where(("spark", "master")))
     references = dict(_secrets(config))
     for name, catalog in catalogs.items():
         prefix = f"spark.sql.catalog.{name}"

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from icestream.spark.class_archive import class_path, find_archive
 from icestream.spark.java import require_java
+from icestream.spark.launch_errors import explain
 from icestream.spark.workers import worker_python
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -152,8 +153,9 @@ def open_session(
     jars: Sequence[Path] = (),
     log: Path | None = None,
     *,
-    secrets: Iterable[str] = (),
+    secrets: Collection[str] = (),
     light: bool = False,
+    locations: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark, or return the running session with the catalogs configured.
 
@@ -164,8 +166,13 @@ def open_session(
         log: the file for the JVM's stderr; None to leave it on this process's.
         secrets: names of settings to redact in addition to those that match `REDACTION`.
         light: whether the JVM only plans and commits, and processes no rows.
+        locations: where the file has each of the user's settings, for messages.
+
+    Raises:
+        PlanError: Java or Spark refuses a setting.
     """
-    from pyspark import SparkContext
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     spark = SparkSession.getActiveSession()
@@ -184,13 +191,44 @@ def open_session(
         settings = launch_settings(
             master, conf, shipped_jars, secrets=secrets, light=light, archive=archive
         )
-        with launch_environment(settings, local_jars), _redirect_stderr(log):
-            SparkContext._ensure_initialized()
-        return SparkSession.builder.getOrCreate()
+        try:
+            return _launch(settings, local_jars, log)
+        except (PySparkException, Py4JError) as exc:
+            given = {"spark.master": master, **conf}
+            error = explain(exc, given, log=log, secrets=secrets, locations=locations)
+            if error is None:
+                raise
+            _stop_java()
+            raise error from exc
     for key, value in conf.items():
         if key.startswith(CATALOG_PREFIX):
             spark.conf.set(key, value)
     return spark
+
+
+def _launch(settings: Mapping[str, str], jars: Sequence[Path], log: Path | None) -> SparkSession:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with launch_environment(settings, jars), _redirect_stderr(log):
+        SparkContext._ensure_initialized()
+    spark = SparkSession.builder.getOrCreate()
+    # Spark parses its SQL settings when they are first used: now rather than in the first batch.
+    spark.conf  # noqa: B018
+    return spark
+
+
+def _stop_java() -> None:
+    """End a JVM that was launched with wrong settings: the next start needs another one."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        if SparkContext._active_spark_context is not None:
+            SparkContext._active_spark_context.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # which the JVM waits for
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 @contextmanager
