@@ -46,6 +46,21 @@ class Split:
     rows: int
 
 
+@dataclass(frozen=True)
+class SourceObject:
+    """Something in the source that a run needs, and creates if it does not exist.
+
+    Attributes:
+        kind: what it is, in the source's own words: `publication`, `replication slot`.
+        name: its name.
+        exists: whether it exists now.
+    """
+
+    kind: str
+    name: str
+    exists: bool
+
+
 class Source(ABC, Generic[OptionsT]):
     """One external system, read as an endless sequence of rows.
 
@@ -179,6 +194,22 @@ class Source(ABC, Generic[OptionsT]):
 
         Called before each batch of changes, so that the tables are ready when rows arrive. The
         schemas of snapshot blocks must be included; those of other blocks may be left out.
+        """
+        return ()
+
+    def list_tables(self) -> Sequence[pa.Schema] | None:
+        """Return the schema of each table that a run would mirror now, for a source of changes.
+
+        Each is that of the first rows of a snapshot, with the metadata of `ChangeSchema`. Called
+        before and beside runs: it asks the source, and creates nothing. None if only rows name the
+        tables.
+        """
+        return None
+
+    def list_objects(self) -> Sequence[SourceObject]:
+        """Return what a run needs in the source besides tables. Asks the source, creates nothing.
+
+        Called with `list_tables`.
         """
         return ()
 

@@ -18,12 +18,14 @@ from icestream.contracts.changes import (
 from icestream.contracts.decoder import Records
 from icestream.contracts.options import Options
 from icestream.contracts.source import Source, SourceTraits, Split
+from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from icestream.contracts.decoder import Decoder
     from icestream.contracts.offset import Offset
+    from icestream.contracts.source import SourceObject
 
 
 class ScriptedOptions(Options):
@@ -160,7 +162,13 @@ def change_block(
 
 
 class ScriptedChanges(Source[ScriptedOptions]):
-    """Batches in memory, each a list of blocks; the pipeline reads them one at a time."""
+    """Batches in memory, each a list of blocks; the pipeline reads them one at a time.
+
+    Attributes:
+        script: the batches.
+        tables: what `list_tables` returns, or raises; None if only rows name the tables.
+        objects: what `list_objects` returns.
+    """
 
     options_type = ScriptedOptions
     traits = SourceTraits(replayable=True, ordered=True, changes=True)
@@ -169,6 +177,8 @@ class ScriptedChanges(Source[ScriptedOptions]):
         super().__init__(ScriptedOptions())
         self.script: list[Sequence[pa.RecordBatch]] = list(batches)
         self.committed_offsets: list[tuple[Offset, int]] = []
+        self.tables: Sequence[pa.Schema] | IcestreamError | None = None
+        self.objects: Sequence[SourceObject] = ()
 
     def identity(self) -> str:
         return "scripted changes"
@@ -193,6 +203,14 @@ class ScriptedChanges(Source[ScriptedOptions]):
         """Return the schemas of snapshots, as the contract asks; the others come unannounced."""
         schemas = [block.schema for split in splits for block in split.what]
         return [schema for schema in schemas if change_schema_of(schema).is_snapshot]
+
+    def list_tables(self) -> Sequence[pa.Schema] | None:
+        if isinstance(self.tables, IcestreamError):
+            raise self.tables
+        return self.tables
+
+    def list_objects(self) -> Sequence[SourceObject]:
+        return self.objects
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         yield from split.what

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.sources.postgres_cdc.changes import ChangesSplit, load_types, read_changes
+from icestream.sources.postgres_cdc.discovery import list_objects, list_tables
 from icestream.sources.postgres_cdc.driver import Driver
 from icestream.sources.postgres_cdc.offset import PgOffset, PgTableState, parse_qualified_name
 from icestream.sources.postgres_cdc.options import PostgresCdcOptions
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.faults import CheckStep
     from icestream.contracts.offset import Offset
+    from icestream.contracts.source import SourceObject
     from icestream.sources.postgres_cdc.snapshot import RangeBounds
     from icestream.sources.postgres_cdc.snapshot_planner import RangeKey
     from icestream.sources.postgres_cdc.tables import PgTable
@@ -386,6 +388,14 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             )
             for part, version in parts.values()
         ]
+
+    def list_tables(self) -> Sequence[pa.Schema]:
+        """Return the tables that are published, and those that a run would publish."""
+        return list_tables(self._driver)
+
+    def list_objects(self) -> Sequence[SourceObject]:
+        """Return the publications and the slot."""
+        return list_objects(self._driver)
 
     def _current_schemas(self, changes: ChangesSplit) -> Sequence[pa.Schema]:
         # Taken before the lookup: a schema change after it has a later LSN.
