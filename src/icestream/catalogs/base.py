@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.catalog import Catalog
+from icestream.contracts.catalog import Catalog, ResultT
 from icestream.contracts.faults import CheckStep, check_connection, exception_text
 from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from icestream.contracts.storage import Storage
-
-ResultT = TypeVar("ResultT")
 
 
 class ClientCatalog(Catalog[OptionsT]):

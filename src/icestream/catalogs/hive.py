@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
 
-    from icestream.catalogs.base import ResultT
+    from icestream.contracts.catalog import ResultT
     from icestream.contracts.storage import Storage
     from icestream.errors import IcestreamError
 

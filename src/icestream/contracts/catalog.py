@@ -6,7 +6,7 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from icestream.contracts.source import OptionsT
@@ -14,7 +14,7 @@ from icestream.contracts.storage import installed_stores, store_of_scheme
 from icestream.errors import IcestreamError, PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
     from pyiceberg.table import Table
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from icestream.contracts.storage import Storage
 
 
+ResultT = TypeVar("ResultT")
 Identifier: TypeAlias = tuple[str, ...]
 """A table's full name from the outside in: the levels of its namespace, then the table."""
 
@@ -221,6 +222,10 @@ class Catalog(ABC, Generic[OptionsT]):
     def chain_variables(self) -> tuple[str, ...]:
         """Return variables that would change the credentials of the catalog or its store."""
         return () if self.storage is None else self.storage.chain_variables()
+
+    def call(self, request: Callable[[], ResultT]) -> ResultT:
+        """Return the result of a request to `client`; raise its faults as icestream errors."""
+        return request()
 
     def find_table(self, identifier: tuple[str, ...]) -> Table | None:
         """Return a table for reading, or None if there is none of that name."""

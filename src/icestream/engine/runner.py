@@ -291,7 +291,7 @@ class PipelineRunner:
     def _run_until_fault(self) -> None:
         self._fault = None
         stream = self._stream = self._stream or self._start_stream()
-        self.plan.sink.open(self._spark, self.plan.name, self.state.folder / "cache")
+        self.plan.sink.open(self._spark, self.plan.name, self.state.sink_cache)
         if self.plan.dead_letter is not None:
             self.plan.dead_letter.open(self._spark, self.plan.name)
         self._refuse_if_overtaken()

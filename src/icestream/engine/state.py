@@ -17,6 +17,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from icestream.errors import CorruptStateError, SupersededError
+from icestream.plan.plan import SINK_CACHE, pipeline_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,11 @@ class PipelineState:
 
     @property
     def folder(self) -> Path:
-        return self.root / "pipelines" / self.pipeline
+        return pipeline_folder(self.root, self.pipeline)
+
+    @property
+    def sink_cache(self) -> Path:
+        return self.folder / SINK_CACHE
 
     @property
     def checkpoint(self) -> Path:

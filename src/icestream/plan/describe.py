@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from icestream.contracts.secrets import HIDDEN, is_secret
 from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.plan.columns import column_lines, describe_columns
+from icestream.plan.describe_tables import (
+    ACTIONS,
+    MARKS,
+    NAMED_BY,
+    describe_objects,
+    describe_tables,
+    object_lines,
+    tables_lines,
+)
+from icestream.plan.pipeline_tables import (
+    PipelineTables,
+    find_pipeline_tables,
+    is_missing_catalog_file,
+)
 from icestream.plan.stores import describe_store
-from icestream.plan.table_changes import column_changes, partition_changes, partitioning_text
+from icestream.plan.table_changes import change_text, column_changes, partition_changes
+from icestream.plan.upsert_strategy import upsert_strategy
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.partition_terms import parse_partition_terms, parse_sort
 from icestream.sinks.iceberg.properties import table_properties
@@ -25,96 +38,7 @@ if TYPE_CHECKING:
     from icestream.plan.plan import PipelinePlan, Plan
 
 
-# Bytes of index per row: key and position, with twice the key if it is hashed. Optionally also the
-# row's id and its sequence.
-EXACT_BYTES, HASHED_BYTES, ROW_ID_BYTES, SEQUENCE_BYTES = 12, 20, 8, 8
-MANY_FILES = 5_000
-LARGE_INDEX = 16 << 30
-
-
-def upsert_strategy(options: IcebergOptions, table: Table | None) -> dict[str, Any] | None:
-    """Return how an upsert finds the old rows, and its warnings; None for other modes."""
-    if options.commit_mode != "upsert" or not options.key_fields:
-        return None
-    keys = ", ".join(options.key_fields)
-    if table is None:
-        return {"keys": list(options.key_fields), "way": f"rows by {keys}", "warnings": []}
-    held = _snapshot_totals(table)
-    ranged = _has_integer_key(options, table)
-    row = EXACT_BYTES if ranged else HASHED_BYTES
-    row += ROW_ID_BYTES * (table.metadata.format_version >= 3)
-    row += SEQUENCE_BYTES * (options.sequence_field is not None)
-    size = held["total-records"] * row
-    way = (
-        f"rows by {keys}, looked up in an index of up to {_format_bytes(size)} on each worker "
-        f"({held['total-records']} rows in {held['total-data-files']} files)"
-    )
-    if ranged:
-        way += "; files whose key range does not match are skipped"
-    return {
-        "keys": list(options.key_fields),
-        "way": way,
-        "warnings": list(_warnings(held, size)),
-    }
-
-
-def _warnings(held: dict[str, int], size: int) -> Any:
-    if held["total-equality-deletes"]:
-        yield (
-            "the table has equality deletes of another writer, and a run will stop at them: "
-            "apply them with `rewrite_data_files` first"
-        )
-    if held["total-data-files"] > MANY_FILES:
-        yield (
-            f"{held['total-data-files']} files make every batch slow, since each is searched "
-            "separately: compact the table"
-        )
-    if size > LARGE_INDEX:
-        yield (
-            f"the index takes {_format_bytes(size)} of disk on each worker and is memory-mapped: "
-            "a key that grows with time, or a smaller table a tenant (`route_by`), needs less"
-        )
-
-
-def _snapshot_totals(table: Table) -> dict[str, int]:
-    snapshot = table.current_snapshot()
-    summary = snapshot.summary if snapshot is not None else None
-    return {
-        name: int((summary[name] if summary is not None else None) or 0)
-        for name in ("total-records", "total-data-files", "total-equality-deletes")
-    }
-
-
-def _has_integer_key(options: IcebergOptions, table: Table) -> bool:
-    from pyiceberg.types import IntegerType, LongType
-
-    if len(options.key_fields) != 1:
-        return False
-    try:
-        kind = table.schema().find_type(options.key_fields[0])
-    except ValueError:
-        return False
-    return isinstance(kind, IntegerType | LongType)
-
-
-def _format_bytes(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024 or unit == "GiB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
-
-
 FORMAT_VERSION = 1
-MARKS = {
-    "create": "+",
-    "change": "~",
-    "none": " ",
-    "missing": "!",
-    "refused": "!",
-    "unknown": "?",
-}
 
 
 def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
@@ -124,14 +48,8 @@ def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
         plan: the plan.
         ask: connect to the catalogs to find which tables exist; else that is `unknown`.
     """
-    pipelines = [_describe_pipeline(pipeline, ask=ask) for pipeline in plan.pipelines]
-    tables = [
-        table
-        for pipeline in pipelines
-        for table in (pipeline["table"], pipeline["dead_letter"])
-        if table is not None
-    ]
-    actions = {table["name"]: table["action"] for table in tables}
+    pipelines = [_describe_pipeline(plan, pipeline, ask=ask) for pipeline in plan.pipelines]
+    actions = dict(one for pipeline in pipelines for one in _actions(pipeline))
     return {
         "format_version": FORMAT_VERSION,
         "file": str(plan.path),
@@ -151,6 +69,17 @@ def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
     }
 
 
+def _actions(pipeline: dict[str, Any]) -> Iterator[tuple[Any, str]]:
+    """Yield the name and action of everything that a run of the pipeline needs."""
+    for one in pipeline["source"]["objects"]:
+        yield (one["kind"], one["name"]), one["action"]
+    table, dead_letter = pipeline["table"], pipeline["dead_letter"]
+    if "reason" in table or not pipeline["tables"]:
+        yield table["name"], table["action"]
+    for one in (*pipeline["tables"], *([dead_letter] if dead_letter else [])):
+        yield one["name"], one["action"]
+
+
 def _unused_sources(plan: Plan) -> dict[str, str]:
     used = {pipeline.source_name for pipeline in plan.pipelines}
     return {name: part.identity() for name, part in plan.sources.items() if name not in used}
@@ -161,17 +90,30 @@ def _unused_sinks(plan: Plan) -> dict[str, str]:
     return {name: part.identity() for name, part in plan.sinks.items() if name not in used}
 
 
-def _describe_pipeline(pipeline: PipelinePlan, *, ask: bool) -> dict[str, Any]:
+def _describe_pipeline(plan: Plan, pipeline: PipelinePlan, *, ask: bool) -> dict[str, Any]:
+    found = _many_tables(plan, pipeline, ask=ask)
+    tables = [] if found is None else describe_tables(pipeline, found)
+    options, catalog = pipeline.sink.options, pipeline.sink.catalog
+    if found is None:
+        action = _table_action(options, catalog, pipeline, ask=ask)
+        action |= describe_columns(pipeline.columns, options.format_version)
+    else:
+        action = _tables_action(found, tables, ask=ask)
+        action["upsert"] = upsert_strategy(options, None)
     return {
         "name": pipeline.name,
-        "source": {"name": pipeline.source_name, "reads": pipeline.source.identity()},
+        "source": {
+            "name": pipeline.source_name,
+            "reads": pipeline.source.identity(),
+            "objects": [] if found is None else describe_objects(found),
+        },
         "transforms": list(pipeline.steps),
         "sink": pipeline.sink_name,
-        "table": _describe_table(pipeline.sink, ask=ask, fills=pipeline),
+        "table": {**_table_options(pipeline.sink), **action},
+        "tables": tables,
+        "named_by": "file" if found is None else found.named_by,
         "on_error": pipeline.on_error,
-        "dead_letter": _describe_table(pipeline.dead_letter, ask=ask)
-        if pipeline.dead_letter
-        else None,
+        "dead_letter": _describe_dead_letters(pipeline.dead_letter, ask=ask),
         "batching": {
             "batch_size": pipeline.batching.batch_size,
             "flush_interval_secs": pipeline.batching.flush_interval_secs,
@@ -184,11 +126,24 @@ def _describe_pipeline(pipeline: PipelinePlan, *, ask: bool) -> dict[str, Any]:
     }
 
 
-def _describe_table(
-    sink: Sink[IcebergOptions], *, ask: bool, fills: PipelinePlan | None = None
-) -> dict[str, Any]:
+def _many_tables(plan: Plan, pipeline: PipelinePlan, *, ask: bool) -> PipelineTables | None:
+    """Return the tables of a mirror or fan-out; None for a pipeline with one table."""
+    if pipeline.sink.single_table() is not None:
+        return None
+    if not ask:
+        return PipelineTables(pipeline.name, named_by="rows")
+    return find_pipeline_tables(plan, pipeline, asks_source=True)
+
+
+def _describe_dead_letters(sink: Sink[Any] | None, *, ask: bool) -> dict[str, Any] | None:
+    if sink is None:
+        return None
+    return {**_table_options(sink), **_table_action(sink.options, sink.catalog, None, ask=ask)}
+
+
+def _table_options(sink: Sink[IcebergOptions]) -> dict[str, Any]:
     options, catalog = sink.options, sink.catalog
-    wanted = {
+    return {
         "name": sink.identity(),
         "route_by": options.route_by,
         "commit_mode": _commit_mode(sink, options),
@@ -204,9 +159,26 @@ def _describe_table(
             for key, value in table_properties(options, abilities=catalog.abilities).items()
         },
     }
-    if fills is not None:
-        wanted |= describe_columns(fills.columns, options.format_version)
-    return {**wanted, **_table_action(options, catalog, fills, ask=ask)}
+
+
+def _tables_action(
+    found: PipelineTables, tables: list[dict[str, Any]], *, ask: bool
+) -> dict[str, Any]:
+    """Return what a run would do with the tables of a mirror or fan-out as a whole."""
+    if not ask:
+        return {"action": "unknown", "reason": "skipped"}
+    if found.error is not None:
+        where = f"{found.error.where}: " if found.error.where else ""
+        return {
+            "action": "unknown",
+            "reason": f"{where}{found.error.what}",
+            "todo": found.error.todo,
+        }
+    if not tables:
+        return {"action": "unknown", "reason": NAMED_BY[found.named_by]}
+    actions = {table["action"] for table in tables}
+    order = ("refused", "missing", "unknown", "create", "change", "none")
+    return {"action": next(action for action in order if action in actions)}
 
 
 def _commit_mode(sink: Sink[Any], options: IcebergOptions) -> str:
@@ -229,10 +201,7 @@ def _table_action(
     missing = {"action": "create" if options.create else "missing", "upsert": way}
     if not ask:
         return {"action": "unknown", "reason": "skipped"}
-    if not options.table:
-        who = "the source names the table" if options.route_by is None else "the rows name them"
-        return {"action": "unknown", "reason": who, "upsert": way}
-    if _is_missing_catalog_file(catalog):
+    if is_missing_catalog_file(catalog):
         return missing
     try:
         table = _find_table(options, catalog)
@@ -265,14 +234,6 @@ def _table_changes(
     return [*properties, *partition_changes(options, table), *column_changes(fills, table)]
 
 
-def _is_missing_catalog_file(catalog: Catalog[Any]) -> bool:
-    """Tell whether the catalog is a file that does not exist; connecting would create it."""
-    uri = catalog.pyiceberg_properties().get("uri", "")
-    if not uri.startswith("sqlite:///"):
-        return False
-    return not Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0])).exists()
-
-
 def _find_table(options: IcebergOptions, catalog: Catalog[Any]) -> Table | None:
     try:
         return catalog.find_table((*options.namespace, options.table))
@@ -281,14 +242,6 @@ def _find_table(options: IcebergOptions, catalog: Catalog[Any]) -> Table | None:
 
 
 UNAVAILABLE = "not available in this version"
-ACTIONS = {
-    "create": "would be created",
-    "change": "would be changed",
-    "none": "exists",
-    "missing": "does not exist, and `create` is false",
-    "refused": "does not match the rows, a run would stop",
-    "unknown": "unknown",
-}
 
 
 def render_text(description: dict[str, Any]) -> str:
@@ -330,9 +283,11 @@ def _pipeline_lines(pipeline: dict[str, Any]) -> Iterator[str]:
     yield f"Pipeline {pipeline['name']}"
     source = pipeline["source"]
     yield f"    source     {source['name']}: {source['reads']}"
+    yield from object_lines(source["objects"])
     for step in pipeline["transforms"]:
         yield f"    transform  {step}"
-    yield from _table_lines("table", pipeline["table"])
+    is_single = pipeline["named_by"] == "file"
+    yield from _table_lines("table", pipeline["table"]) if is_single else _many_lines(pipeline)
     yield from _branch_lines(pipeline["table"])
     yield from _upsert_lines(pipeline["table"].get("upsert"))
     batching = pipeline["batching"]
@@ -347,10 +302,24 @@ def _pipeline_lines(pipeline: dict[str, Any]) -> Iterator[str]:
         yield from _table_lines("bad rows", pipeline["dead_letter"])
 
 
+def _many_lines(pipeline: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of the tables of a mirror or fan-out."""
+    table, tables = pipeline["table"], pipeline["tables"]
+    if table["route_by"]:
+        yield f"    table      routed by {table['route_by']} into {table['name']}"
+    elif "reason" not in table:
+        yield f"    table      {table['name']} mirrors {len(tables)} table{'s'[: len(tables) != 1]}"
+    if "reason" in table and (tables or not table["route_by"]):
+        yield from _table_lines("table", table)
+    yield from tables_lines(tables)
+    if tables and pipeline["named_by"] == "rows" and "reason" not in table:
+        yield "    table      the rows may name further ones"
+    if any(one["action"] == "create" for one in tables):
+        yield "  + table      properties of a new table:"
+        yield from _property_lines(table)
+
+
 def _table_lines(label: str, table: dict[str, Any]) -> Iterator[str]:
-    if table.get("route_by"):
-        yield f"    {label.ljust(9)}  routed by {table['route_by']} into {table['name']}"
-        return
     action = table["action"]
     reason = f": {table['reason']}" if "reason" in table else ""
     yield f"  {MARKS[action]} {label.ljust(9)}  {table['name']} {ACTIONS[action]}{reason}"
@@ -360,19 +329,14 @@ def _table_lines(label: str, table: dict[str, Any]) -> Iterator[str]:
         yield from (f"  +   {line}" for line in column_lines(table))
         terms = ", ".join(table["partitioning"])
         yield f"  +   partitioned by {terms}" if terms else "  +   unpartitioned"
-        if table["sort_order"]:
-            yield f"  +   sorted by {', '.join(table['sort_order'])}"
-        yield from (f"  +   {key} = {value}" for key, value in table["properties"].items())
-    yield from (f"  ~   {_change_text(change)}" for change in table.get("changes", ()))
+        yield from _property_lines(table)
+    yield from (f"  ~   {change_text(change)}" for change in table.get("changes", ()))
 
 
-def _change_text(change: dict[str, Any]) -> str:
-    if "property" in change:
-        return f"{change['property']} = {change['from']} -> {change['to']}"
-    if "layout" in change:
-        new = partitioning_text(change["to"]).removeprefix("partitioned ")
-        return f"{partitioning_text(change['from'])}, new files {new}"
-    return str(change["words"])
+def _property_lines(table: dict[str, Any]) -> Iterator[str]:
+    if table["sort_order"]:
+        yield f"  +   sorted by {', '.join(table['sort_order'])}"
+    yield from (f"  +   {key} = {value}" for key, value in table["properties"].items())
 
 
 def _branch_lines(table: dict[str, Any]) -> Iterator[str]:

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
+# In the folder of a pipeline: what its sink keeps there.
+SINK_CACHE = "cache"
+
+
+def pipeline_folder(state: Path, pipeline: str) -> Path:
+    """Return the folder of a pipeline in the state folder of the file."""
+    return state / "pipelines" / pipeline
+
+
 @dataclass(frozen=True)
 class Batching:
     """When a batch is committed: `batch_size` rows wait, or the oldest waited long enough.
@@ -151,6 +160,10 @@ class Plan:
             )
         os.environ.update(self.environment)
         return self
+
+    def sink_cache(self, pipeline: str) -> Path:
+        """Return the folder in which the sink of a pipeline keeps its tables and indexes."""
+        return pipeline_folder(self.state, pipeline) / SINK_CACHE
 
     def visible_conf(self) -> dict[str, str]:
         """Return Spark's settings with each secret hidden, or shown as its reference."""

@@ -60,6 +60,16 @@ def partitioning_text(terms: str) -> str:
     return terms if terms == "unpartitioned" else f"partitioned by {terms}"
 
 
+def change_text(change: dict[str, Any]) -> str:
+    """Return a phrase for a change of a property, of the partitioning or of a column."""
+    if "property" in change:
+        return f"{change['property']} = {change['from']} -> {change['to']}"
+    if "layout" in change:
+        new = partitioning_text(change["to"]).removeprefix("partitioned ")
+        return f"{partitioning_text(change['from'])}, new files {new}"
+    return str(change["words"])
+
+
 def partition_changes(options: IcebergOptions, table: Table) -> list[dict[str, Any]]:
     """Return the change of partitioning that a run would make, if any."""
     from icestream.sinks.iceberg.partition_terms import parse_partition_terms

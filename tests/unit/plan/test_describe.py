@@ -266,7 +266,7 @@ def test_routed_tables_are_shown(tmp_path: Path) -> None:
 
     assert "    table      routed by lower(id) into lake.sales.*" in lines
     assert lines[-1] == "Plan: 1 pipeline, 0 to create, 0 to change, 0 unchanged, 1 unknown."
-    assert found["pipelines"][0]["table"]["reason"] == "the rows name them"
+    assert found["pipelines"][0]["table"]["reason"] == "the rows name the tables"
 
 
 @pytest.mark.parametrize("kind", ["text", "json"])

@@ -10,7 +10,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from icestream.config import parse
 from icestream.plan import build, describe, render_text
-from icestream.plan.describe import upsert_strategy
+from icestream.plan.upsert_strategy import upsert_strategy
 from icestream.sinks.iceberg.options import IcebergOptions
 
 if TYPE_CHECKING:

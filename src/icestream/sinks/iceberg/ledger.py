@@ -13,12 +13,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.offset import MAX_SHORT_TEXT, BatchMark, short_text
-from icestream.errors import CorruptStateError
+from icestream.errors import CorruptStateError, ForeignTableError
 from icestream.sinks.iceberg.options import MAIN
+from icestream.sinks.iceberg.properties import CREATED_BY, SOURCE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from icestream.contracts.catalog import Identifier
 
 PREFIX = "icestream.mark."
 
@@ -89,6 +91,21 @@ def covers(held: BatchMark | None, mark: BatchMark) -> bool:
     # A wiped checkpoint restarts epochs at 0 under a new query id, so an epoch left by another
     # query says nothing about this batch.
     return held is not None and held.query_id == mark.query_id and mark.epoch <= held.epoch
+
+
+def is_own_table(properties: Mapping[str, str], pipeline: str) -> bool:
+    """Tell whether a pipeline created a table, wrote to it, or prepared it as a mirror."""
+    keys = (property_key(pipeline), SOURCE_COLUMNS + pipeline)
+    return properties.get(CREATED_BY) == pipeline or any(key in properties for key in keys)
+
+
+def foreign_table_error(identifier: Identifier) -> ForeignTableError:
+    """Return the error for a table that only data names, and that somebody else created."""
+    return ForeignTableError(
+        "the table exists, and this pipeline did not create it",
+        todo="If the pipeline may write to it, list it in the sink: `allowed_tables: "
+        f"[{'.'.join(identifier)}]`.",
+    )
 
 
 SNAPSHOT_PREFIX = "icestream.mark-snapshot."

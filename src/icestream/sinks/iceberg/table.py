@@ -13,7 +13,6 @@ from icestream.contracts.sink import LostRows
 from icestream.errors import (
     CommitConflictError,
     ConnectorError,
-    ForeignTableError,
     IcestreamError,
     SchemaMismatchError,
 )
@@ -22,7 +21,6 @@ from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.commit import commit_once, commit_unmarked
 from icestream.sinks.iceberg.options import MAIN
 from icestream.sinks.iceberg.properties import (
-    CREATED_BY,
     SOURCE_COLUMNS,
     table_properties,
     write_settings,
@@ -342,15 +340,11 @@ class TargetTable:
         """
         if not self.requires_ownership or self._state is None or self.seen_mark is not None:
             return
-        properties, pipeline = self._state.properties, pipeline_of(self.pipeline)
-        has_written = ledger.property_key(pipeline) in properties or self.is_mirror
-        if properties.get(CREATED_BY) == pipeline or has_written:
+        if self.is_mirror or ledger.is_own_table(
+            self._state.properties, pipeline_of(self.pipeline)
+        ):
             return
-        raise ForeignTableError(
-            "the table exists, and this pipeline did not create it",
-            todo="If the pipeline may write to it, list it in the sink: `allowed_tables: "
-            f"[{'.'.join((*self.namespace, self.table))}]`.",
-        )
+        raise ledger.foreign_table_error((*self.namespace, self.table))
 
     @property
     def is_mirror(self) -> bool:

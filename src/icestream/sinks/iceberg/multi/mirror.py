@@ -18,7 +18,11 @@ from icestream.contracts.faults import CheckStep
 from icestream.contracts.sink import Commit, TableCommits, sum_commits
 from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.commit import written_paths
-from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
+from icestream.sinks.iceberg.multi.mirror_table import (
+    identifier_of,
+    op_name_of,
+    shared_target_error,
+)
 from icestream.sinks.iceberg.multi.sink import MultiTableSink
 from icestream.sinks.iceberg.store_check import storage_check_steps
 
@@ -151,13 +155,7 @@ class MirrorSink(MultiTableSink):
         table = self._identifier(change_schema_of(schemas[0]))
         owner = self._sources.setdefault(table, source)
         if owner != source:
-            raise SchemaMismatchError(
-                f"two tables of the source would fill {'.'.join(table)!r}: {'.'.join(owner)!r} and "
-                f"{'.'.join(source)!r}",
-                where=f"sink {self.name!r}",
-                todo="Leave `namespace` and `table` out, so that each has its own names, or read "
-                "only one of them. The catalog may ignore case: rename one of them at the source.",
-            )
+            raise shared_target_error(table, owner, source).at(f"sink {self.name!r}")
         return table
 
     def _identifier(self, change_schema: ChangeSchema) -> Identifier:

@@ -46,6 +46,13 @@ class MirrorSchema:
     op_name: str | None = None
     keeps_missing: bool = False
 
+    @property
+    def row_columns(self) -> pa.Schema:
+        """The columns of the table's rows, with that of the operation if there is one."""
+        if self.op_name is None:
+            return self.columns
+        return self.columns.append(pa.field(self.op_name, pa.string()))
+
     def accepts(self, columns: pa.Schema) -> bool:
         """Tell whether a block with these columns can be written without changing the table."""
         if not data_columns(columns):  # a truncate only

@@ -24,11 +24,16 @@ from icestream.sinks.iceberg.sink import MODES, IcebergTableSink
 from icestream.sinks.iceberg.upsert.mode import Upsert
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyiceberg.schema import Schema
+
     from icestream.contracts.catalog import Catalog, Identifier
     from icestream.contracts.changes import ChangeSchema
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.schemas.changes import SchemaChange
+    from icestream.sinks.iceberg.commit import Mode
     from icestream.sinks.iceberg.multi.mirror_columns import MirrorSchema
     from icestream.sinks.iceberg.options import IcebergOptions
 
@@ -64,6 +69,18 @@ def identifier_of(
         ) from None
 
 
+def shared_target_error(
+    table: Identifier, owner: tuple[str, ...], source: tuple[str, ...]
+) -> SchemaMismatchError:
+    """Return the error for two tables of the source that have one target."""
+    return SchemaMismatchError(
+        f"two tables of the source would fill {'.'.join(table)!r}: {'.'.join(owner)!r} and "
+        f"{'.'.join(source)!r}",
+        todo="Leave `namespace` and `table` out, so that each has its own names, or read only one "
+        "of them. The catalog may ignore case: rename one of them at the source.",
+    )
+
+
 def op_name_of(options: IcebergOptions) -> str | None:
     """Return the column with the operation of a change; None if rows are mirrored."""
     return OP_NAME if _is_set(options, "commit_mode") and options.commit_mode == "append" else None
@@ -83,7 +100,7 @@ def table_options(
         SchemaMismatchError: the mode is `upsert`, and the table has no key.
     """
     key = _key(options, mirror_schema.change_schema)
-    derived: dict[str, Any] = {"key_fields": key, "schema_evolution": _evolution(options)}
+    derived: dict[str, Any] = {"key_fields": key, "schema_evolution": evolution_of(options)}
     if _commit_mode(options, key, mirror_schema.change_schema) == "upsert":
         derived |= {"commit_mode": "upsert", "op_field": OP}
     else:
@@ -111,7 +128,8 @@ def _key(options: IcebergOptions, change_schema: ChangeSchema) -> tuple[str, ...
     return options.key_fields or change_schema.key
 
 
-def _evolution(options: IcebergOptions) -> str:
+def evolution_of(options: IcebergOptions) -> str:
+    """Return the `schema_evolution` of a mirror, whose default is `full`."""
     return options.schema_evolution if _is_set(options, "schema_evolution") else "full"
 
 
@@ -163,6 +181,33 @@ def _can_be_bucketed(kind: pa.DataType) -> bool:
     return not (pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
+def source_renames(
+    schema: Schema, properties: Mapping[str, str], pipeline: str, columns: pa.Schema
+) -> dict[str, str]:
+    """Return the columns of a mirror whose name in the source differs from that in the table.
+
+    Args:
+        schema: the table's columns.
+        properties: the table's properties.
+        pipeline: the pipeline that mirrors it.
+        columns: the source's columns.
+    """
+    names = {field.field_id: field.name for field in schema.fields}
+    stored_ids = _read_ids(properties.get(SOURCE_COLUMNS + pipeline))
+    renames = {}
+    for name, source_id in column_ids(columns).items():
+        old = names.get(stored_ids.get(source_id, -1))
+        if old is not None and old != name:
+            renames[old] = name
+    return renames
+
+
+def table_columns(mirror_schema: MirrorSchema, mode: Mode) -> pa.Schema:
+    """Return the columns of a mirrored table."""
+    columns = pa.schema([column.remove_metadata() for column in mirror_schema.row_columns])
+    return mode.table_columns(columns)
+
+
 def _is_set(options: IcebergOptions, name: str) -> bool:
     return name in options.model_fields_set
 
@@ -196,14 +241,10 @@ class MirrorTable(IcebergTableSink):
         self.is_first = mirror_schema.change_schema.is_first
         self.replaces_all = self.is_first and not _keeps_rows(options, mirror_schema)
         self.mirror_schema = mirror_schema
-        columns = mirror_schema.columns
-        if mirror_schema.op_name is not None:
-            import pyarrow as pa
-
-            columns = columns.append(pa.field(mirror_schema.op_name, pa.string()))
+        columns = mirror_schema.row_columns
         self._free_names(columns)
         self.target.prepare(
-            self.mode.table_columns(_without_metadata(columns)),
+            table_columns(mirror_schema, self.mode),
             declared=mirror_schema.change_schema.is_whole,
             renames=self._renames(columns),
         )
@@ -279,18 +320,10 @@ class MirrorTable(IcebergTableSink):
         return SOURCE_COLUMNS + self.target.pipeline
 
     def _renames(self, columns: pa.Schema) -> dict[str, str]:
-        """Return the columns whose name in the source differs from that in the table."""
         if not self.target.exists:
             return {}
         state = self.target.state
-        names = {field.field_id: field.name for field in state.schema.fields}
-        stored_ids = _read_ids(state.properties.get(self._ids_key))
-        renames = {}
-        for name, source_id in column_ids(columns).items():
-            old = names.get(stored_ids.get(source_id, -1))
-            if old is not None and old != name:
-                renames[old] = name
-        return renames
+        return source_renames(state.schema, state.properties, self.target.pipeline, columns)
 
     def _free_names(self, columns: pa.Schema) -> None:
         """Free column names that the source has given to other columns.
@@ -370,12 +403,6 @@ def _apply_truncate(
         return [], inner, False
     last = len(inner) - 1 - inner[::-1].index(None)
     return [file for file in inner[:last] if file is not None], inner[last + 1 :], True
-
-
-def _without_metadata(columns: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema([column.remove_metadata() for column in columns])
 
 
 def _read_ids(text: str | None) -> dict[str, int]:

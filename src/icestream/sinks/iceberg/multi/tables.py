@@ -50,6 +50,27 @@ Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 
+def namespace_tables(options: IcebergOptions, catalog: Catalog[Any]) -> set[Identifier]:
+    """Return every table that the pipeline of a sink of many tables may have written to.
+
+    Those of the sink's namespace, or of the whole catalog without one, whoever created them.
+    """
+    from pyiceberg.exceptions import NoSuchNamespaceError
+
+    dead = options.dead_letter_name()
+    client = catalog.client()
+    # Tables named with their namespace may be in any.
+    namespaces = [options.namespace] if options.namespace else []
+    tables: set[Identifier] = set()
+    for namespace in namespaces or client.list_namespaces():
+        with suppress(NoSuchNamespaceError):
+            names = client.list_tables(namespace)
+            tables |= {(*namespace, name[-1]) for name in names}
+    tables = {name for name in tables if not name[-1].endswith(TOMBSTONES)}
+    stored = catalog.abilities.stored_name
+    return tables if dead is None else tables - {stored((*dead[0], dead[1]))}
+
+
 class TableSet:
     """Every table that one pipeline has written to, each with its own sink.
 
@@ -152,7 +173,7 @@ class TableSet:
         Raises:
             ConnectorError: a table of the namespace can't be read, or none of the catalog can.
         """
-        tables = sorted(self._list_tables())
+        tables = sorted(namespace_tables(self._options, self._catalog))
         opened = self.run_concurrently(self._open_if_readable, tables)
         by_table = zip(tables, opened, strict=True)
         sinks = {table: sink for table, sink in by_table if sink is not None}
@@ -181,22 +202,6 @@ class TableSet:
         except ConnectorError as exc:
             self._unreadable[table] = exc
             return None
-
-    def _list_tables(self) -> Iterable[Identifier]:
-        from pyiceberg.exceptions import NoSuchNamespaceError
-
-        dead = self._options.dead_letter_name()
-        client = self._catalog.client()
-        # Tables named with their namespace may be in any.
-        namespaces = [self._options.namespace] if self._options.namespace else []
-        tables: set[Identifier] = set()
-        for namespace in namespaces or client.list_namespaces():
-            with suppress(NoSuchNamespaceError):
-                names = client.list_tables(namespace)
-                tables |= {(*namespace, name[-1]) for name in names}
-        tables = {name for name in tables if not name[-1].endswith(TOMBSTONES)}
-        stored = self._catalog.abilities.stored_name
-        return tables if dead is None else tables - {stored((*dead[0], dead[1]))}
 
     def sink(self, table: Identifier) -> IcebergTableSink:
         """Return the sink of a table, which need not be open yet."""
