@@ -35,8 +35,10 @@ def command(printer: Printer, path: Path, sql: str, limit: int, branch: str | No
     from icestream.config import read
     from icestream.plan.planner import build
     from icestream.tables.query import query
+    from icestream.tables.selection import multi_tables
 
-    answer = query(sql, build(read(path)).export_environment().catalogs, limit=limit, branch=branch)
+    plan = build(read(path)).export_environment()
+    answer = query(sql, plan.catalogs, limit=limit, branch=branch, known=lambda: multi_tables(plan))
     printer.print_result(query_document(answer), query_text(answer))
     if answer.is_cut and not printer.is_json:
         printer.print_note(

@@ -9,7 +9,7 @@ import click
 from icestream.cli import output
 from icestream.cli.output import Printer, with_config_option
 from icestream.cli.plan import DIFFERENCES
-from icestream.cli.snapshots import select_table
+from icestream.cli.snapshots import print_listing, select
 from icestream.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -21,16 +21,22 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.types import IcebergType
 
+    from icestream.plan.pipeline_tables import PipelineTable
     from icestream.plan.plan import PipelinePlan, Plan
     from icestream.schemas.changes import SchemaChange
     from icestream.schemas.comparison import SchemaComparison
 
 UNKNOWN_REASONS = {
     "routed": "the stream is routed to many tables; their columns are only known during a run",
+    "unlisted": "the source no longer lists the table",
     "transformed": "the pipeline has transforms; its columns are only known during a run",
     "unknown": "the stream's columns are not known before the first run",
 }
-ORIGINS = {"declared": "declared by the source", "seen": "seen in earlier batches"}
+ORIGINS = {
+    "declared": "declared by the source",
+    "listed": "of the source's table",
+    "seen": "seen in earlier batches",
+}
 HEADERS = ("id", "column", "type", "required", "comment")
 
 
@@ -47,14 +53,16 @@ def show_command(printer: Printer, path: Path, table: str | None, pipeline: str 
     """Show a table's columns, with their ids, and its partition specs.
 
     TABLE is `namespace.table` or `catalog.namespace.table`; it may be omitted if the file has
-    one table.
+    one table. For a mirror or `route_by`, lists the tables; TABLE may then be the table's name in
+    the source.
     """
     from icestream.config import read
     from icestream.plan.planner import build
-    from icestream.tables.lookup import find_table
 
-    plan = build(read(path)).export_environment()
-    found = find_table(select_table(plan, table, pipeline).split("."), plan.catalogs)
+    found = select(build(read(path)).export_environment(), table, pipeline)
+    if isinstance(found, list):
+        print_listing(printer, "schema show", found, _listed)
+        return 0
     document = {"table": found.name, **_table_document(found.table)}
     lines = [
         f"table           {found.name}",
@@ -81,7 +89,8 @@ def diff_command(
 ) -> int:
     """Compare the columns of each pipeline's stream with its table.
 
-    The stream's columns are those that its source declares, or those seen in earlier batches. Each
+    The stream's columns are those that its source declares, or those seen in earlier batches; a
+    mirror's are asked from its database, for each table. Each
     change is listed with its Spark SQL statement, whether or not `schema_evolution` lets the
     pipeline make the change itself.
     """
@@ -89,7 +98,7 @@ def diff_command(
     from icestream.plan.planner import build
 
     plan = build(read(path), only=names).export_environment()
-    reports = [_diff_report(plan, pipeline) for pipeline in plan.pipelines]
+    reports = [report for pipeline in plan.pipelines for report in _diff_reports(plan, pipeline)]
     printer.print_result({"pipelines": reports}, "\n\n".join(map(_text, reports)))
     differs = any(report["changes"] or report["refused"] for report in reports)
     return DIFFERENCES if detailed_exitcode and differs else 0
@@ -109,6 +118,17 @@ def _table_document(table: Table) -> dict[str, Any]:
     }
 
 
+def _listed(table: Table) -> dict[str, Any]:
+    from icestream.sinks.iceberg.partitioning import describe_spec
+
+    schema = table.schema()
+    return {
+        "columns": len(schema.fields),
+        "partitioning": describe_spec(table.spec(), schema),
+        "format_version": table.format_version,
+    }
+
+
 def _columns(schema: Schema) -> Iterator[dict[str, Any]]:
     """Yield the columns in order; the fields of a nested column follow it."""
     for field_id in schema.field_ids:
@@ -125,6 +145,47 @@ def _columns(schema: Schema) -> Iterator[dict[str, Any]]:
 def _type_name(kind: IcebergType) -> str:
     """Return a type's name; of a nested type only the outermost: its fields have own lines."""
     return str(kind) if kind.is_primitive else type(kind).__name__.removesuffix("Type").lower()
+
+
+def _diff_reports(plan: Plan, pipeline: PipelinePlan) -> Iterator[dict[str, Any]]:
+    """Yield a report for the table of a pipeline, or for each table that its source lists."""
+    from icestream.plan.pipeline_tables import find_pipeline_tables
+
+    if not pipeline.sink.is_mirror or pipeline.transforms:
+        yield _diff_report(plan, pipeline)
+        return
+    found = find_pipeline_tables(plan, pipeline, asks_source=True)
+    if found.error is not None:
+        raise found.error
+    if found.named_by == "rows":
+        yield _diff_report(plan, pipeline)
+        return
+    for one in found.tables:
+        yield _mirror_report(pipeline, one)
+
+
+def _mirror_report(pipeline: PipelinePlan, one: PipelineTable) -> dict[str, Any]:
+    from icestream.plan.describe_tables import compare_mirror
+    from icestream.sinks.iceberg.multi.mirror_table import evolution_of
+
+    evolution = evolution_of(pipeline.sink.options)
+    report: dict[str, Any] = {
+        "pipeline": pipeline.name,
+        "table": one.name,
+        "schema_evolution": evolution,
+        "stream": "unlisted" if one.schema is None and one.error is None else "listed",
+        "exists": one.table is not None,
+        "changes": [],
+        "sql": [],
+        "refused": None if one.error is None else str(one.error),
+    }
+    if one.table is None or one.schema is None:
+        return report
+    try:
+        options, found = compare_mirror(pipeline, one.schema, one.table)
+    except SchemaMismatchError as exc:
+        return {**report, "refused": str(exc)}
+    return {**report, **_changes_document(found, evolution, options.branch, one.name)}
 
 
 def _diff_report(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
@@ -208,7 +269,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     if report["stream"] in UNKNOWN_REASONS:
         yield f"  {UNKNOWN_REASONS[report['stream']]}"
         return
-    if not report["exists"]:
+    if not report["exists"] and report["refused"] is None:
         yield "  the table does not exist yet; `icestream run` will create it"
         return
     if not report["changes"] and report["refused"] is None:

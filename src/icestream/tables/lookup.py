@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from icestream.errors import ConnectorError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
     from pyiceberg.table import Table
 
     from icestream.contracts.catalog import Catalog
+    from icestream.plan.pipeline_tables import PipelineTable
 
 MAX_SHOWN_NAMES = 10
 
@@ -32,8 +33,17 @@ class NamedTable:
         return ".".join((self.catalog, *self.identifier))
 
 
-def find_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> NamedTable:
+def find_table(
+    parts: Sequence[str],
+    catalogs: Mapping[str, Catalog[Any]],
+    known: Callable[[], Iterable[PipelineTable]] = tuple,
+) -> NamedTable:
     """Return the table that `parts` name: namespace and table, or catalog, namespace and table.
+
+    Args:
+        parts: the name.
+        catalogs: the catalogs to look in.
+        known: returns the tables of the file's pipelines, for suggestions by their source's names.
 
     Raises:
         ConnectorError: no catalog has such a table, or several have one.
@@ -47,7 +57,8 @@ def find_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> Na
         return matches[0]
     name = ".".join(parts)
     if not matches:
-        raise ConnectorError(f"no table is called {name!r}", todo=_suggest(name, catalogs))
+        todo = _suggest(name, catalogs, known())
+        raise ConnectorError(f"no table is called {name!r}", todo=todo)
     names = ", ".join(match.name for match in matches)
     raise ConnectorError(
         f"{len(matches)} catalogs have a table called {name!r}",
@@ -93,7 +104,9 @@ def _tables(client: PyIcebergCatalog) -> Iterator[tuple[str, ...]]:
                 queue.append(full)
 
 
-def _suggest(name: str, catalogs: Mapping[str, Catalog[Any]]) -> str:
+def _suggest(
+    name: str, catalogs: Mapping[str, Catalog[Any]], known: Iterable[PipelineTable]
+) -> str:
     names = table_names(catalogs)
     if not names:
         return "There are no tables yet. `icestream run` creates those that the file names."
@@ -101,6 +114,9 @@ def _suggest(name: str, catalogs: Mapping[str, Catalog[Any]]) -> str:
     short_names = [full.partition(".")[2] for full in names]
     by_name = {short: short for short in short_names} | {full: full for full in names}
     by_name |= {short.rpartition(".")[2]: short for short in short_names}
+    for one in known:
+        if one.source is not None:
+            by_name.setdefault(".".join(one.source), ".".join(one.identifier))
     close = get_close_matches(name, by_name, n=1)
     hint = f"Did you mean {by_name[close[0]]!r}? " if close else ""
     more = f", and {len(names) - MAX_SHOWN_NAMES} more" if len(names) > MAX_SHOWN_NAMES else ""

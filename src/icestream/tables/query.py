@@ -10,13 +10,14 @@ from icestream.errors import ConnectorError, IcestreamError
 from icestream.tables.lookup import NamedTable, find_table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     import duckdb
     import pyarrow as pa
     from sqlglot.expressions import Expr
 
     from icestream.contracts.catalog import Catalog
+    from icestream.plan.pipeline_tables import PipelineTable
 
 
 ROWS_PER_BLOCK = 10_000
@@ -43,6 +44,7 @@ def query(
     *,
     limit: int | None = None,
     branch: str | None = None,
+    known: Callable[[], Iterable[PipelineTable]] = tuple,
 ) -> QueryResult:
     """Run one SQL query in DuckDB's dialect.
 
@@ -54,6 +56,7 @@ def query(
         catalogs: the catalogs to look tables up in.
         limit: the most rows to return; None for all.
         branch: the branch or tag to read tables from; a table without it is read as usual.
+        known: returns the tables of the file's pipelines, for suggestions.
 
     Raises:
         ConnectorError: a table does not exist, or none has the branch.
@@ -66,7 +69,7 @@ def query(
         connection.execute("SET TimeZone = 'UTC'")
         _refuse_other_statements(connection, sql)
         tree = _parse(sql)
-        tables = {parts: find_table(parts, catalogs) for parts in _table_names(tree)}
+        tables = {parts: find_table(parts, catalogs, known) for parts in _table_names(tree)}
         snapshots = _snapshots(tables.values(), branch)
         try:
             # Against empty tables first, to report a misspelt column before anything is read.
