@@ -156,6 +156,7 @@ def report_text(report: TableReport) -> str:
         lines.append(
             f"    columns only in the database, not compared: {', '.join(report.only_in_source)}"
         )
+    lines += [f"    column not compared: {name}: {why}" for name, why in report.left_out.items()]
     if report.reason:
         lines.append(f"    {report.reason}")
     if not report.is_same:

@@ -78,6 +78,7 @@ class TableReport:
         chunks_differing: how many of them differ.
         only_in_lake: columns that the database lacks, not compared.
         only_in_source: columns that the table lacks, not compared.
+        left_out: other columns that were not compared, and why.
         counts: how many rows differ, by kind.
         rows: some of the differing rows.
     """
@@ -96,6 +97,7 @@ class TableReport:
     chunks_differing: int = 0
     only_in_lake: tuple[str, ...] = ()
     only_in_source: tuple[str, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     rows: tuple[RowDifference, ...] = ()
 

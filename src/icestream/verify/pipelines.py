@@ -46,9 +46,13 @@ class Mirror:
 
     def side(self) -> DatabaseSide:
         """Return the database."""
-        from icestream.verify.postgres_side import PostgresSide
+        if isinstance(self.source.options, PostgresCdcOptions):
+            from icestream.verify.postgres_side import PostgresSide
 
-        return PostgresSide(self.source.options)
+            return PostgresSide(self.source.options)
+        from icestream.verify.debezium import debezium_side
+
+        return debezium_side(self.source, dict(self.source_tables()))
 
     def identifier(self, table: TableNames) -> tuple[str, ...]:
         """Return namespace and name of the mirror of a database table."""
@@ -150,8 +154,8 @@ def _mirror_problem(pipeline: PipelinePlan) -> str:
         return "its transforms change or leave out rows, so they differ from those of the database"
     if sink.expectations():
         return "`expect` may leave out rows that the database has"
-    if not isinstance(source, PostgresCdcOptions):
-        return "only tables of a `postgres-cdc` source can be compared"
+    if not isinstance(source, PostgresCdcOptions) and getattr(source, "database", None) is None:
+        return f"source {pipeline.source_name!r} has no `database` to compare its tables with"
     return ""
 
 

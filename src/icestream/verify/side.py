@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from icestream.schemas.comparison import iceberg_to_arrow
 from icestream.sinks.iceberg.ledger import read_mark
@@ -44,6 +44,7 @@ class SideTable:
         key: the columns that identify a row; empty if none do.
         own: columns that the mirror adds, which mean nothing to a user.
         caveat: why it may differ although nothing is wrong.
+        left_out: columns of both sides that can't be compared, and why; not among `columns`.
     """
 
     names: TableNames
@@ -51,6 +52,7 @@ class SideTable:
     key: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     caveat: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,13 @@ class Point:
         label: the moment in the database's own terms, such as an LSN.
         tables: the tables that are mirrored.
         changes: the changes of each since the mirror's mark.
+        behind: how many records the mirror has not read yet, by table, where changes are unknown.
     """
 
     label: str
     tables: Mapping[TableNames, SideTable]
     changes: Mapping[TableNames, ReadChanges] = field(default_factory=dict)
+    behind: Mapping[TableNames, int] = field(default_factory=dict)
 
 
 class DatabaseSide(ABC):
@@ -88,7 +92,15 @@ class DatabaseSide(ABC):
 
     Used by one thread of the driver: `tables`, then `point`, then `parts` and `reader` of its
     tables, as often as needed; `close` at the end. Reads see the newest point.
+
+    Attributes:
+        passes: how often a table that can't be compared yet, or may still change, is tried.
+        retry_secs: the pause before a table that differs is compared again, where the point of
+            the database can't be aligned with the mark of the table; 0 where it can.
     """
+
+    passes: ClassVar[int] = 5
+    retry_secs: ClassVar[float] = 0.0
 
     @abstractmethod
     def identity(self) -> str:

@@ -8,8 +8,12 @@ see: then the table is tried again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from icestream.errors import PlanError
 from icestream.verify.checksums import differing_chunks
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.catalog import Identifier
     from icestream.plan.plan import Plan
     from icestream.verify.checksums import SideChecksums
     from icestream.verify.comparison import SharedColumns
@@ -40,9 +43,9 @@ if TYPE_CHECKING:
     from icestream.verify.side import DatabaseSide, Point, ReadChanges, SideTable, TableNames
 
 
-MAX_ATTEMPTS = 5
 PARTS_PER_SLOT = 3
 RUN_FIRST = "run `icestream run --once`, then compare again"
+NOTHING_YET = (NOT_COMPARED, f"the pipeline has not written this table yet; {RUN_FIRST}")
 
 
 def verify(
@@ -71,47 +74,77 @@ def verify(
         raise PlanError(
             "no pipeline can be verified", where=str(plan.path), todo="\n".join(reasons)
         )
-    unmatched = set(tables)
-    available: list[str] = []
+    selection = _TableSelection(tables)
     for mirror in mirrors:
-        side = mirror.side()
-        try:
-            names = side.tables()
-            available += (".".join(name) for name in names)
-            if tables:
-                matched = {w for w in tables if any(mirror.matches(n, w) for n in names)}
-                names = [n for n in names if any(mirror.matches(n, w) for w in matched)]
-                unmatched -= matched
-            yield from _MirrorVerifier(mirror, side, spark, limit).reports(names)
-        finally:
-            side.close()
+        yield from _mirror_reports(mirror, spark, selection, limit)
     for pipeline in pipelines:
-        for table in pipeline.tables():
-            name = pipeline.name(table)
-            available.append(name)
-            words = {word for word in tables if word in _names_of(name)}
-            unmatched -= words
-            if words or not tables:
-                yield _offset_report(pipeline, table)
-    if unmatched:
+        yield from _offset_reports(pipeline, selection)
+    if selection.unmatched:
         raise PlanError(
-            f"no table is called {min(unmatched)!r}",
+            f"no table is called {min(selection.unmatched)!r}",
             where=str(plan.path),
-            todo=f"Available: {', '.join(sorted(available)) or 'none'}.",
+            todo=f"Available: {', '.join(sorted(selection.available)) or 'none'}.",
         )
+
+
+class _TableSelection:
+    """The tables that the user named; all tables if there are none.
+
+    Attributes:
+        unmatched: the names that no table had so far.
+        available: the tables so far.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+        self.unmatched = set(words)
+        self.available: list[str] = []
+
+    def includes(self, name: str, is_named: Callable[[str], bool]) -> bool:
+        """Return whether to verify a table, and remember its name."""
+        self.available.append(name)
+        named = {word for word in self.words if is_named(word)}
+        self.unmatched -= named
+        return bool(named) or not self.words
+
+
+def _mirror_reports(
+    mirror: Mirror, spark: Callable[[], SparkSession], selection: _TableSelection, limit: int
+) -> Iterator[TableReport]:
+    side = mirror.side()
+    try:
+        found = side.tables()
+        if not found and not selection.words:
+            name = f"{mirror.catalog.name}.*"
+            yield TableReport(mirror.pipeline, side.identity(), name, *NOTHING_YET)
+        names = [
+            table
+            for table in found
+            if selection.includes(".".join(table), partial(mirror.matches, table))
+        ]
+        yield from _MirrorVerifier(mirror, side, spark, limit).reports(names)
+    finally:
+        side.close()
+
+
+def _offset_reports(pipeline: OffsetPipeline, selection: _TableSelection) -> Iterator[OffsetReport]:
+    found, identity = pipeline.tables(), pipeline.check.source.identity()
+    if not found and not selection.words:
+        name = ".".join((pipeline.catalog.name, *pipeline.sink.namespace, "*"))
+        yield OffsetReport(pipeline.pipeline, identity, name, *NOTHING_YET)
+    for table in found:
+        name = pipeline.name(table)
+        if not selection.includes(name, _names_of(name).__contains__):
+            continue
+        if isinstance(table, LakeTable):
+            yield pipeline.check.report(table)
+        else:
+            yield OffsetReport(pipeline.pipeline, identity, name, *NOTHING_YET)
 
 
 def _names_of(name: str) -> tuple[str, str, str]:
     """Return the names that a user may give a table: in full, without catalog, and the last."""
     return name, name.partition(".")[2], name.rpartition(".")[2]
-
-
-def _offset_report(pipeline: OffsetPipeline, table: LakeTable | Identifier) -> OffsetReport:
-    if isinstance(table, LakeTable):
-        return pipeline.check.report(table)
-    identity = pipeline.check.source.identity()
-    reason = f"the pipeline has not written this table yet; {RUN_FIRST}"
-    return OffsetReport(pipeline.pipeline, identity, pipeline.name(table), NOT_COMPARED, reason)
 
 
 @dataclass(frozen=True)
@@ -123,9 +156,12 @@ class _MirrorVerifier:
 
     def reports(self, names: Sequence[TableNames]) -> Iterator[TableReport]:
         pending = list(names)
-        for _ in range(MAX_ATTEMPTS):
+        moved: set[TableNames] = set()
+        for attempt in range(1, self.side.passes + 1):
             if not pending:
                 return
+            if attempt > 1:
+                time.sleep(self.side.retry_secs)
             lakes = {name: self.mirror.look_up(name) for name in pending}
             for name, lake in lakes.items():
                 reason = self._not_ready_reason(name, lake)
@@ -134,10 +170,13 @@ class _MirrorVerifier:
                     pending.remove(name)
             ready = {name: lake for name in pending if (lake := lakes[name]) is not None}
             point = self._point(ready)
+            is_last = not self.side.retry_secs or attempt == self.side.passes
             for name, lake in ready.items():
-                reloaded = self.mirror.look_up(name)
-                if reloaded is not None and reloaded.version == lake.version:
-                    yield self._compare(name, lake, point)
+                report = self._compare_unchanged(name, lake, point)
+                if report is None or name in point.behind:
+                    moved.add(name)
+                if report is not None and (report.is_same or is_last):
+                    yield _explained(report, is_moving=name in moved)
                     pending.remove(name)
         for name in pending:
             reason = "it is written to faster than it can be compared; stop the pipeline first"
@@ -145,7 +184,7 @@ class _MirrorVerifier:
 
     def _not_ready_reason(self, name: TableNames, lake: LakeTable | None) -> str:
         if lake is None or lake.mark is None:
-            return f"the pipeline has not written this table yet; {RUN_FIRST}"
+            return NOTHING_YET[1]
         if not self.side.is_fully_loaded(name, lake.mark.end):
             return f"its initial snapshot is not complete yet; {RUN_FIRST}"
         return ""
@@ -154,8 +193,20 @@ class _MirrorVerifier:
         marks = {name: lake.mark.end for name, lake in lakes.items() if lake.mark is not None}
         return self.side.point(marks)
 
+    def _compare_unchanged(
+        self, name: TableNames, lake: LakeTable, point: Point
+    ) -> TableReport | None:
+        """Compare a table; None if the pipeline wrote to it since it was looked up."""
+        reloaded = self.mirror.look_up(name)
+        if reloaded is None or reloaded.version != lake.version:
+            return None
+        return self._compare(name, lake, point)
+
     def _compare(self, name: TableNames, lake: LakeTable, point: Point) -> TableReport:
         table, changes = point.tables.get(name), point.changes.get(name)
+        if name in point.behind:
+            reason = f"{point.behind[name]:,} records of its topics are not in the table yet"
+            return self._report(name, NOT_COMPARED, f"{reason}; {RUN_FIRST}")
         if table is None:
             return self._report(name, NOT_COMPARED, "the table no longer exists in the database")
         if changes is not None and changes.is_truncated:
@@ -164,7 +215,8 @@ class _MirrorVerifier:
         if changes is not None and changes.rows and not table.key:
             reason = f"it has no key, and {changes.rows:,} rows changed since the newest batch"
             return self._report(name, NOT_COMPARED, f"{reason}; {RUN_FIRST}")
-        shared = find_shared_columns(table.columns, lake.columns)
+        lake_columns = [column for column in lake.columns if column.name not in table.left_out]
+        shared = find_shared_columns(table.columns, pa.schema(lake_columns))
         missing = [key for key in table.key if key not in shared.columns.names]
         if missing:
             reason = f"the table has no key column {missing[0]!r} of a matching type"
@@ -212,6 +264,7 @@ class _MirrorVerifier:
                 name for name in shared.only_in_lake if name not in lake.soft_delete_columns
             ),
             only_in_source=tuple(name for name in shared.only_in_source if name not in table.own),
+            left_out=dict(table.left_out),
             counts=counts,
             rows=differences,
         )
@@ -220,6 +273,14 @@ class _MirrorVerifier:
         return TableReport(
             self.mirror.pipeline, ".".join(name), self.mirror.name(name), status, reason
         )
+
+
+def _explained(report: TableReport, *, is_moving: bool) -> TableReport:
+    """Add to the report of a table that differs why it may, if rows were in transit."""
+    if report.status != DIFFERS or report.reason or not is_moving:
+        return report
+    reason = "rows changed while it was compared, and rows in transit differ; compare it again "
+    return replace(report, reason=reason + "while the database is idle")
 
 
 def _side_report(sums: SideChecksums, table: SideTable) -> SideReport:

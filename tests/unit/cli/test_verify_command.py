@@ -104,13 +104,18 @@ def test_problems_of_a_history_are_listed_up_to_the_limit() -> None:
 
 def test_identical_table_has_a_line_and_its_skipped_parts() -> None:
     found = text_of(
-        in_lake=SideReport(1200), changed_since=1, only_in_lake=("old",), only_in_source=("new",)
+        in_lake=SideReport(1200),
+        changed_since=1,
+        only_in_lake=("old",),
+        only_in_source=("new",),
+        left_out={"ratio": "decimal(10,2) in the database, double in the lake"},
     )
     assert found == (
         "✓ public.orders -> lake.public.orders: same, 1,200 rows\n"
         "    1 row changed since the newest batch, not compared\n"
         "    columns only in the lake, not compared: old\n"
-        "    columns only in the database, not compared: new"
+        "    columns only in the database, not compared: new\n"
+        "    column not compared: ratio: decimal(10,2) in the database, double in the lake"
     )
 
 

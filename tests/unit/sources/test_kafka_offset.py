@@ -263,3 +263,20 @@ def test_topic_created_again_has_no_range() -> None:
     source = KafkaSource(KafkaOptions(brokers=("b:1",), topics=("a",)))
     start, end = (kafka_source.build_offset({"a": topic}, {("a", 0): 5}) for topic in ("1", "2"))
     assert source.partition_ranges(start, end) == {}
+
+
+def test_database_is_for_changes_only() -> None:
+    database = {"type": "mysql", "host": "db", "user": "me", "password": "hunter-2"}
+    assert problem(database=database) == (
+        "`database` is for Debezium's formats, and the format is 'json': remove `database`"
+    )
+    found = options(format="debezium-json", database=database)
+    assert found.database is not None
+    assert (found.database.server_port, "hunter-2" in repr(found)) == (3306, False)
+
+
+def test_postgresql_needs_the_name_of_its_database() -> None:
+    database = {"type": "postgres", "host": "db", "user": "me"}
+    assert problem(format="debezium-json", database=database) == (
+        "`type: postgres` needs `database`, the name of the database"
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from icestream.config import load
+from icestream.contracts.sink import RowExpectation
 from icestream.errors import PlanError
 from icestream.plan.planner import build
 from icestream.verify.pipelines import find_mirrors, find_offset_pipelines, skipped_pipelines
@@ -25,11 +28,19 @@ sources:
   debezium:
     connector: kafka
     config: {brokers: "localhost:9092", topics: [shop.orders], format: debezium-json}
+  captured:
+    connector: kafka
+    config:
+      brokers: "localhost:9092"
+      topics: [shop.orders]
+      format: debezium-json
+      database: {type: mariadb, host: db, user: me, password: secret}
   events: {connector: datagen, config: {rows: 10}}
 sinks:
   lake: {connector: iceberg, config: {namespace: a}}
   log: {connector: iceberg, config: {namespace: b, commit_mode: append}}
   others: {connector: iceberg, config: {namespace: c}}
+  captured: {connector: iceberg, config: {namespace: f}}
   events: {connector: iceberg, config: {namespace: d, table: events}}
   keyed:
     connector: iceberg
@@ -40,6 +51,7 @@ pipelines:
   shop: {source: shop, sink: lake}
   log: {source: shop, sink: log}
   others: {source: debezium, sink: others}
+  captured: {source: captured, sink: captured}
   events: {source: events, sink: events, transforms: [{filter: id > 1}]}
   keyed: {source: events, sink: keyed}
   routed: {source: events, sink: routed}
@@ -54,7 +66,7 @@ def plan_of(folder: Path, only: tuple[str, ...] = ()) -> Plan:
 
 def test_each_pipeline_is_verified_or_listed_with_the_reason(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
-    assert [mirror.pipeline for mirror in find_mirrors(plan)] == ["shop"]
+    assert [mirror.pipeline for mirror in find_mirrors(plan)] == ["shop", "captured"]
     checks = {each.pipeline: each.check for each in find_offset_pipelines(plan)}
     assert {
         name: (check.appends, check.counts_records, check.keeps_records)
@@ -66,7 +78,7 @@ def test_each_pipeline_is_verified_or_listed_with_the_reason(tmp_path: Path) -> 
     }
     assert skipped_pipelines(plan) == {
         "log": "with `commit_mode: append` its tables hold every change",
-        "others": "only tables of a `postgres-cdc` source can be compared",
+        "others": "source 'debezium' has no `database` to compare its tables with",
         "whole": "with `commit_mode: overwrite_table` rows replace those of earlier batches",
     }
 
@@ -79,3 +91,19 @@ def test_file_without_a_pipeline_to_verify_is_refused(tmp_path: Path) -> None:
         "'log': with `commit_mode: append` its tables hold every change\n"
         "'whole': with `commit_mode: overwrite_table` rows replace those of earlier batches",
     )
+
+
+def test_mirror_with_transforms_or_expectations_is_not_compared(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, ("shop", "events"))
+    shop, events = plan.pipelines
+    changed = replace(plan, pipelines=(replace(shop, transforms=events.transforms), events))
+    assert find_mirrors(changed) == []
+    assert skipped_pipelines(changed) == {
+        "shop": "its transforms change or leave out rows, so they differ from those of the database"
+    }
+    sink: Any = copy(shop.sink)
+    sink.expectations = lambda: (RowExpectation("paid", "paid", "drop"),)
+    changed = replace(plan, pipelines=(replace(shop, sink=sink), events))
+    assert skipped_pipelines(changed) == {
+        "shop": "`expect` may leave out rows that the database has"
+    }

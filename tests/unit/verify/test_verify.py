@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from icestream.contracts.offset import BatchMark
+from icestream.verify.comparison import TableReport
 from icestream.verify.side import DatabaseSide, Point, ReadChanges, SideReader, SideTable
-from icestream.verify.verify import MAX_ATTEMPTS, _MirrorVerifier
+from icestream.verify.verify import _explained, _MirrorVerifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icestream.contracts.offset import Offset
-    from icestream.verify.comparison import TableReport
     from icestream.verify.side import TableNames
 
 ORDERS = ("public", "orders")
@@ -129,7 +129,7 @@ def test_constantly_written_table_is_not_compared() -> None:
         "not compared",
         "it is written to faster than it can be compared; stop the pipeline first",
     )
-    assert side.points == MAX_ATTEMPTS
+    assert side.points == side.passes
 
 
 def test_table_that_was_written_once_is_retried() -> None:
@@ -153,4 +153,44 @@ def test_table_without_a_key_that_grew_is_not_compared() -> None:
     report = only_report(PlainMirror([1]), PlainSide(key=(), changes=ReadChanges(rows=1200)))
     assert report.reason == (
         f"it has no key, and 1,200 rows changed since the newest batch; {RUN_FIRST}"
+    )
+
+
+class MovingSide(PlainSide):
+    """A database whose point can't be aligned with the table's mark."""
+
+    passes = 3
+    retry_secs = 0.001
+
+    def __init__(self, behind: list[int]) -> None:
+        super().__init__(key=("gone",))
+        self.behind = behind
+
+    def point(self, marks: Mapping[TableNames, Offset]) -> Point:
+        count = self.behind[min(self.points, len(self.behind) - 1)]
+        return replace(super().point(marks), behind={ORDERS: count} if count else {})
+
+
+def test_table_behind_its_topics_is_tried_again_and_not_compared() -> None:
+    side = MovingSide([3])
+    report = only_report(PlainMirror([1]), side)
+    assert (report.status, report.reason) == (
+        "not compared",
+        f"3 records of its topics are not in the table yet; {RUN_FIRST}",
+    )
+    assert side.points == 3
+
+
+def test_table_that_differs_is_compared_again() -> None:
+    side = MovingSide([0])
+    report = only_report(PlainMirror([1]), side)
+    assert (report.status, side.points) == ("different", 3)
+
+
+def test_report_of_a_moving_table_that_differs_says_so() -> None:
+    report = TableReport("shop", "public.orders", "lake.orders", "different")
+    assert _explained(report, is_moving=False) == report
+    assert _explained(report, is_moving=True).reason == (
+        "rows changed while it was compared, and rows in transit differ; compare it again while "
+        "the database is idle"
     )

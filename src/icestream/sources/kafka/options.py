@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from icestream.contracts.options import NULL_AS_TEXT, Options
 from icestream.formats.lookup import FormatName, find_format
 from icestream.formats.schema_registry import RegistryOptions
+from icestream.sources.kafka.database import DatabaseOptions
 
 _LOADS_CODE = re.compile(
     r"plugin\.library\.paths|ssl\.engine\..*|ssl\.providers|sasl\.kerberos\.kinit\.cmd"
@@ -117,6 +118,11 @@ class KafkaOptions(Options):
         "a date outside the years 1 to 9999 or PostgreSQL's `infinity`: `fail` treats it as a "
         "bad record (see `on_error`), `null` stores a null and logs the count.",
     )
+    database: DatabaseOptions | None = Field(
+        None,
+        description="The database that Debezium captures, for `icestream verify` to compare its "
+        "tables with; `run` does not connect to it.",
+    )
     starting: Literal["earliest", "latest"] | StartingPoint = Field(
         "earliest",
         description="Where to start when the pipeline has no checkpoint yet: `earliest`, `latest`, "
@@ -167,6 +173,11 @@ class KafkaOptions(Options):
         if missing is not None:
             raise ValueError(f"format {self.format!r} needs {missing}")
         if not chosen.gives_changes:
+            if self.database is not None:
+                raise ValueError(
+                    f"`database` is for Debezium's formats, and the format is {self.format!r}: "
+                    "remove `database`"
+                )
             return
         for name, is_given in (("schema", self.schema_ is not None), ("include", self.include)):
             if is_given:
