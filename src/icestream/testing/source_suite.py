@@ -193,6 +193,20 @@ class SourceSuite(ConformanceSuite):
                 else:
                     assert block.schema.equals(source.schema())
 
+    @fact("preview")
+    def test_first_rows_are_read_beside_a_pipeline(self, system: System) -> None:
+        source, start, end = _fill(system, 12)
+        rows = rows_of(source, start, end)
+        other = system.source()
+
+        first = [row for block in other.first_rows(5) for row in _block_rows(block)]
+
+        other.close()
+        assert first, "there are rows, and none is shown"
+        system.add(3)
+        assert len(rows_of(source, end, source.latest(end))) == 3, "the pipeline lost rows"
+        assert rows_of(source, start, end) == rows
+
     @fact("checked")
     def test_every_check_step_passes(self, system: System) -> None:
         system.add(3)
@@ -207,15 +221,16 @@ def rows_of(source: Source[Any], start: Offset, end: Offset, slots: int = 1) -> 
 
 
 def _read(source: Source[Any], split: Any) -> list[object]:
-    rows: list[object] = []
-    for block in source.read(split):
-        if isinstance(block, Records):
-            extras = [column.to_pylist() for column in block.extra.values()]
-            positions = [block.position(index) for index in range(len(block.values))]
-            rows += zip(block.values.to_pylist(), positions, *extras, strict=True)
-        else:
-            rows += block.to_pylist()
-    return rows
+    return [row for block in source.read(split) for row in _block_rows(block)]
+
+
+def _block_rows(block: Records | pa.RecordBatch) -> list[object]:
+    if not isinstance(block, Records):
+        rows: list[object] = block.to_pylist()
+        return rows
+    extras = [column.to_pylist() for column in block.extra.values()]
+    positions = [block.position(index) for index in range(len(block.values))]
+    return list(zip(block.values.to_pylist(), positions, *extras, strict=True))
 
 
 def _row_counts(rows: list[object]) -> Counter[str]:

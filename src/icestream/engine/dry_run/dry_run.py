@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 # Small enough for one core; the user's own settings of Spark SQL apply.
 SETTINGS = {
-    "spark.sql.extensions": "",
     "spark.sql.shuffle.partitions": "1",
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
@@ -148,7 +147,7 @@ def _bad_records(outcome: BatchOutcome) -> list[BadRecord]:
 def dry_run_session(plan: Plan, announce: Callable[[], None]) -> Iterator[OpenSpark]:
     """Give a function that starts Spark once, with the smallest settings, and in this process.
 
-    It needs no catalog, so that no jar is downloaded, and logs to a temporary folder.
+    It needs no catalog, so none of icestream's jars are downloaded. It logs to a temporary folder.
 
     Args:
         plan: for the user's settings.
@@ -160,19 +159,23 @@ def dry_run_session(plan: Plan, announce: Callable[[], None]) -> Iterator[OpenSp
     def open_spark() -> SparkSession:
         from icestream.spark import jars
         from icestream.spark.class_archive import add_archived_jars
-        from icestream.spark.session import JAR_SETTINGS, open_session
+        from icestream.spark.session import CATALOG_PREFIX, open_session
 
         announce()
         conf = {
             key: value
             for key, value in plan.spark_conf.items()
-            if key.startswith("spark.sql.") and not key.startswith("spark.sql.catalog.")
+            if key.startswith("spark.sql.") and not key.startswith(CATALOG_PREFIX)
         }
-        conf |= {key: plan.spark_conf[key] for key in JAR_SETTINGS & plan.spark_conf.keys()}
-        conf |= {**SETTINGS, "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder)}
+        settings = jars.ivy_settings(plan.spark_conf)
+        # Packages of the user may define functions. Those of catalogs and stores are not needed.
+        packages = jars.resolve_packages(jars.user_packages(plan.jars), folder, settings)
         # Java's class archive, if there is one, needs its jars; they are on this machine then.
         archived = jars.resolve(add_archived_jars(()))
-        return open_session("local[1]", conf, archived, folder / "spark.log", light=True)
+        conf = {"spark.sql.extensions": "", **conf, **SETTINGS}
+        conf |= {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder)}
+        log = folder / "spark.log"
+        return open_session("local[1]", conf, [*archived, *packages], log, light=True)
 
     try:
         yield open_spark
