@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from icestream.api.settings import Settings, build_plan
 from icestream.contracts import registry
+from icestream.contracts.option_errors import describe_type, validated
+from icestream.contracts.registry import did_you_mean
+from icestream.contracts.source import Source
 from icestream.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from icestream.api.sink import IcebergSink
-    from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
     from icestream.engine.recovery.reconcile import Choice
     from icestream.engine.run import Run
@@ -83,7 +85,17 @@ class Pipeline:
 
     @classmethod
     def from_source(cls, source: Source[Any]) -> Pipeline:
-        """Return a pipeline that reads a source."""
+        """Return a pipeline that reads a source.
+
+        Raises:
+            PlanError: it is not a source.
+        """
+        if not isinstance(source, Source):
+            raise PlanError(
+                f"expected a source, found {describe_type(source)}",
+                where="Pipeline.from_source",
+                todo="Build one, e.g. KafkaSource(KafkaOptions(...)).",
+            )
         return cls(source)
 
     def filter(self, expr: str) -> Pipeline:
@@ -111,7 +123,19 @@ class Pipeline:
         return self._with("cast", columns)
 
     def to_sink(self, sink: IcebergSink) -> Pipeline:
-        """Write the pipeline's rows to a sink."""
+        """Write the pipeline's rows to a sink.
+
+        Raises:
+            PlanError: it is not a sink.
+        """
+        from icestream.api.sink import IcebergSink
+
+        if not isinstance(sink, IcebergSink):
+            raise PlanError(
+                f"expected an IcebergSink, found {describe_type(sink)}",
+                where="Pipeline.to_sink",
+                todo="Build one: IcebergSink(IcebergOptions(...)).",
+            )
         return replace(self, sink=sink, settings=sink.settings)
 
     def run(self, name: str, *, once: bool = True, beginning: Choice = "ask") -> Pipeline:
@@ -164,7 +188,8 @@ class Pipeline:
 
     def _with(self, name: str, value: object) -> Pipeline:
         kind = registry.find("transforms", name)
-        transform: Transform[Any] = kind(kind.options_type.model_validate(value))
+        options = validated(kind.options_type, value, f"Pipeline.{name}")
+        transform: Transform[Any] = kind(options)
         return replace(self, transforms=(*self.transforms, transform))
 
     def _require_started(self) -> _RunningPipeline:
@@ -173,12 +198,20 @@ class Pipeline:
         return self._live
 
     def _launch(self, name: str, *, once: bool, beginning: Choice) -> Pipeline:
+        from icestream.engine.recovery.reconcile import Choice
         from icestream.engine.run import Run, RunChoices
         from icestream.metrics.registry import PipelineMetrics
         from icestream.plan.plan import refuse_endless
 
         if self.sink is None:
             raise PlanError("the pipeline has no sink", todo="Call `to_sink` first.")
+        if beginning not in get_args(Choice):
+            choices = ", ".join(map(repr, get_args(Choice)))
+            raise PlanError(
+                f"`beginning` is {beginning!r}, not one of {choices}",
+                where=f"pipeline {name!r}",
+                todo=did_you_mean(str(beginning), get_args(Choice)).rstrip(),
+            )
         validate_pipeline(
             name,
             self.sink.options,

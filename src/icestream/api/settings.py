@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts import registry
+from icestream.contracts.option_errors import validated
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ class Settings:
     """Where state is kept and how Spark runs.
 
     Attributes:
-        state: folder of checkpoints and other state; the embedded catalog is next to it.
+        state: folder of checkpoints and other state, a path or its text; the embedded catalog is
+            next to it.
         master: Spark's master URL.
         conf: further Spark settings.
     """
@@ -31,12 +33,16 @@ class Settings:
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", Path(self.state))
+
 
 def build_catalog(options: IcebergOptions, settings: Settings) -> Catalog[Any]:
     """Return the catalog in a sink's options; the embedded one if there is none.
 
     Raises:
         PlanError: the options name a catalog of a file, and there is no file.
+        ConfigError: the catalog's block is wrong.
     """
     block = options.catalog
     if block is None:
@@ -49,8 +55,18 @@ def build_catalog(options: IcebergOptions, settings: Settings) -> Catalog[Any]:
             where="IcebergOptions.catalog",
             todo="Pass the catalog's block itself, e.g. {'type': 'jdbc', 'jdbc': {...}}.",
         )
-    kind = registry.find("catalogs", str(block.get("type")))
-    catalog: Catalog[Any] = kind("lake", kind.options_type.model_validate(block))
+    if "type" not in block:
+        raise PlanError(
+            "'type' is missing",
+            where="IcebergOptions.catalog",
+            todo=f"Add e.g. 'type': 'jdbc'. Available: {', '.join(registry.names('catalogs'))}.",
+        )
+    try:
+        kind = registry.find("catalogs", str(block["type"]))
+    except PlanError as exc:
+        raise exc.at("IcebergOptions.catalog.type") from None
+    options = validated(kind.options_type, block, "IcebergOptions.catalog")
+    catalog: Catalog[Any] = kind("lake", options)
     return catalog
 
 

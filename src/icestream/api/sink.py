@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from icestream.api.rows import to_table
 from icestream.api.settings import Settings, build_catalog, build_plan
+from icestream.contracts.catalog import Catalog
+from icestream.contracts.option_errors import describe_type, require_options
 from icestream.errors import PlanError
 from icestream.metrics.registry import SinkMetrics
 from icestream.sinks.iceberg.sink import IcebergTableSink as TableSink
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from icestream.contracts.catalog import Catalog
+    from icestream.api.rows import WritableRows
     from icestream.contracts.sink import Commit, Sink
     from icestream.sinks.iceberg.options import IcebergOptions
 
@@ -37,17 +40,35 @@ class IcebergSink(TableSink):
         *,
         catalog: Catalog[Any] | None = None,
     ) -> None:
+        require_options(self, options)
+        if not isinstance(settings, Settings | None):
+            raise PlanError(
+                f"expected Settings, found {describe_type(settings)}",
+                where="IcebergSink",
+                todo="Write Settings(state=..., master=..., conf=...).",
+            )
+        if not isinstance(catalog, Catalog | None):
+            raise PlanError(
+                f"expected a catalog, found {describe_type(catalog)}",
+                where="IcebergSink",
+                todo="Pass the catalog's block in the options: "
+                "IcebergOptions(catalog={'type': ...}).",
+            )
         self.settings = settings or Settings()
         super().__init__(options, catalog or build_catalog(options, self.settings), "python")
         self._unflushed: list[pa.Table | DataFrame] = []
         self._metrics = SinkMetrics()
         self._spark: SparkSession | None = None
 
-    def write(self, rows: pa.Table | DataFrame) -> None:
-        """Buffer rows of an Arrow table or a Spark DataFrame; `flush` commits them.
+    def write(self, rows: WritableRows) -> None:
+        """Buffer rows; `flush` commits them.
+
+        Args:
+            rows: an Arrow table or record batch, a Spark or pandas DataFrame, or a list of dicts.
 
         Raises:
-            PlanError: the options name no table, or have `route_by`, which is for pipelines.
+            PlanError: the rows are none of these, or have no common types; the options name no
+                table, or have `route_by`, which is for pipelines.
         """
         if self.options.route_by is not None:
             raise PlanError(
@@ -60,7 +81,8 @@ class IcebergSink(TableSink):
                 where="IcebergOptions",
                 todo="Set `namespace` and `table`; only changes name their own tables.",
             )
-        self._unflushed.append(rows)
+        if not isinstance(rows, list | tuple) or rows:
+            self._unflushed.append(to_table(rows))
 
     def flush(self) -> int | None:
         """Commit all rows written since the last flush, in one snapshot.

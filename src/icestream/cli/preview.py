@@ -66,7 +66,7 @@ def command(
     reason. Spark starts only if the pipeline has transforms, `expect`, or an expression in
     `route_by`.
     """
-    from icestream.config import load
+    from icestream.config import read
     from icestream.engine.dry_run.dry_run import dry_run_session
     from icestream.engine.dry_run.preview import preview
 

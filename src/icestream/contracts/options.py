@@ -13,11 +13,14 @@ from pydantic import (
     ConfigDict,
     GetCoreSchemaHandler,
     StringConstraints,
+    ValidationError,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from icestream.errors import PlanError
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -145,7 +148,35 @@ Duration: TypeAlias = Annotated[
 """A duration such as `5d`."""
 
 
-class Options(BaseModel):
+if TYPE_CHECKING:
+    _Model = BaseModel
+else:
+
+    class _ErrorsOfCalls(type(BaseModel)):
+        """Turns pydantic's errors into ours where Python code builds options.
+
+        Blocks of a file are validated without a call, and their errors get a line of the file.
+        """
+
+        def __call__(cls, *args: Any, **options: Any) -> Any:
+            from icestream.contracts.option_errors import config_error, describe_type
+
+            if args:
+                raise PlanError(
+                    f"options are given by name, found {describe_type(args[0])}",
+                    where=cls.__name__,
+                    todo=f"Write {cls.__name__}(OPTION=VALUE, ...).",
+                )
+            try:
+                return super().__call__(**options)
+            except ValidationError as exc:
+                raise config_error(exc, cls, options, cls.__name__) from None
+
+    class _Model(BaseModel, metaclass=_ErrorsOfCalls):
+        pass
+
+
+class Options(_Model):
     """Options of one part, as its block in the YAML file names them.
 
     Unknown keys are refused and a built object never changes. Every field has a description.

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from icestream.contracts.option_errors import require_options
 from icestream.contracts.options import Options
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Source(ABC, Generic[OptionsT]):
     traits: SourceTraits = SourceTraits()
 
     def __init__(self, options: OptionsT) -> None:
+        require_options(self, options)
         self.options = options
 
     @abstractmethod

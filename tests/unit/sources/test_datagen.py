@@ -9,9 +9,9 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from pydantic import ValidationError
 
 from icestream.contracts.registry import find
+from icestream.errors import ConfigError
 from icestream.sources.datagen import DatagenOptions, DatagenSource
 from icestream.testing.source_suite import SourceSuite, System, rows_of
 
@@ -158,7 +158,7 @@ def test_blocks_hold_at_most_fifty_thousand_rows() -> None:
 
 
 def test_template_and_schema_exclude_each_other() -> None:
-    with pytest.raises(ValidationError, match="`template` and `schema` exclude each other"):
+    with pytest.raises(ConfigError, match="`template` and `schema` exclude each other"):
         DatagenOptions(template="shop_events", schema="id bigint")
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 from tests.fixtures.quick_files import QuickFiles, quick
 
 from icestream.contracts.registry import find
 from icestream.errors import (
     BadRecordError,
+    ConfigError,
     SchemaMismatchError,
 )
 from icestream.sources.files import FilesSource
@@ -218,7 +218,7 @@ def test_csv_without_a_header_follows_the_schema(tmp_path: Path) -> None:
     [found] = decoded(source, COLUMNS)
 
     assert found.rows.to_pylist() == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
-    with pytest.raises(ValidationError, match="csv files without a header need `schema`"):
+    with pytest.raises(ConfigError, match="csv files without a header need `schema`"):
         quick(tmp_path, format="csv", options=options)
 
 

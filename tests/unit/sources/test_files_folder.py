@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import ValidationError
 from tests.fixtures.quick_files import quick
 
-from icestream.errors import ConnectorError, RefusedError, UnavailableError
+from icestream.errors import ConfigError, ConnectorError, RefusedError, UnavailableError
 from icestream.sources.files import FilesOptions, FilesSource
 from icestream.testing.source_suite import rows_of
 
@@ -121,5 +120,5 @@ def test_check_counts_the_files(tmp_path: Path) -> None:
 
 
 def test_glob_stays_below_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match=r"glob '\.\./\*' points outside the folder"):
+    with pytest.raises(ConfigError, match=r"glob '\.\./\*' points outside the folder"):
         quick(tmp_path, glob="../*")
