@@ -72,7 +72,7 @@ def command(
 
     if pipeline is not None and source is not None:
         raise click.UsageError("PIPELINE and --source are mutually exclusive")
-    config = load(path)
+    config = read(path)
     plan, chosen = _choose(config, pipeline, source, no_transforms=no_transforms)
     announce = lambda: printer.print_note("Starting Spark ...")  # noqa: E731 - one line
     with dry_run_session(plan, announce) as open_spark:

@@ -67,6 +67,8 @@ class ChangeSchema:
         is_tombstones: all rows are tombstones, which mean nothing to a table that does not exist.
         source_bytes: about how large the table is in the source, for the first rows of a snapshot:
             a sink may partition a large table when it creates it. None if it is unknown.
+        is_filtered: rows of the source may be missing from the table because a transform or an
+            expectation left them out. A change of such a row must have all of its values.
     """
 
     table: tuple[str, ...]
@@ -77,6 +79,7 @@ class ChangeSchema:
     version: int = 0
     is_tombstones: bool = False
     source_bytes: int | None = None
+    is_filtered: bool = False
 
     def on(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns with this schema in their metadata."""
@@ -93,6 +96,15 @@ def change_schema_of(columns: pa.Schema) -> ChangeSchema:
 def is_block(columns: pa.Schema) -> bool:
     """Tell whether columns are those of a block of changes."""
     return _CHANGE_SCHEMA in (columns.metadata or {})
+
+
+def has_no_row(ops: pa.Array) -> pa.Array:
+    """Tell for each value of `OP` whether the change carries no row: a delete or a truncate."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kinds = pa.array([*DELETES, TOMBSTONE, TRUNCATE])
+    return pc.is_in(pc.utf8_lower(ops), value_set=kinds)
 
 
 def unchanged_columns(absent: Mapping[str, npt.NDArray[np.bool_]], rows: int) -> pa.Array:
@@ -131,11 +143,13 @@ class DecodedChanges:
         blocks: the changes in their order, each block of one table.
         bad: index and reason of each record that could not be decoded.
         ignored: tombstones by topic that were left out because their table is unknown.
+        records: for each block, the index of the record of each row; empty if that is unknown.
     """
 
     blocks: Sequence[pa.RecordBatch]
     bad: Sequence[tuple[int, str]] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
+    records: Sequence[npt.NDArray[np.int64]] = ()
 
 
 class ChangeDecoder(ABC):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icestream.plan.pipeline_tables import PipelineTable, PipelineTables
     from icestream.plan.plan import PipelinePlan
     from icestream.schemas.comparison import SchemaComparison
-    from icestream.sinks.iceberg.multi.mirror_columns import MirrorSchema
+    from icestream.schemas.mirror_columns import MirrorSchema
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
@@ -185,7 +185,7 @@ def _existing_table(pipeline: PipelinePlan, schema: pa.Schema, table: Table) -> 
 
 
 def _mirror_schema(pipeline: PipelinePlan, schema: pa.Schema, table: Table | None) -> MirrorSchema:
-    from icestream.sinks.iceberg.multi.mirror_columns import merge_change_schemas
+    from icestream.schemas.mirror_columns import merge_change_schemas
     from icestream.sinks.iceberg.multi.mirror_table import op_name_of
 
     current = None if table is None else table.schema().as_arrow()

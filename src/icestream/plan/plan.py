@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.columns import UNKNOWN_COLUMNS
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from icestream.config import Config
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.columns import Columns
-    from icestream.contracts.sink import Sink
+    from icestream.contracts.sink import RowExpectation, Sink
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
     from icestream.sinks.iceberg.options import IcebergOptions
@@ -77,12 +78,34 @@ class PlannedFeature:
 
 
 @dataclass(frozen=True)
+class TableRules:
+    """What happens to the changes of some tables of a change source.
+
+    Attributes:
+        pattern: the source's name of a table, or a pattern such as `public.*`.
+        transforms: applied after those of the pipeline.
+        steps: the transforms in the words of the file.
+        expectations: conditions that the rows should meet, after the transforms.
+    """
+
+    pattern: str
+    transforms: tuple[Transform[Any], ...] = ()
+    steps: tuple[str, ...] = ()
+    expectations: tuple[RowExpectation, ...] = ()
+
+    def matches(self, table: tuple[str, ...]) -> bool:
+        """Tell whether a table, by the source's names of it, is one of these."""
+        return fnmatchcase(".".join(table), self.pattern)
+
+
+@dataclass(frozen=True)
 class PipelinePlan:
     """One pipeline with its parts built, none of them connected.
 
     Attributes:
         steps: the transforms, in the words of the file.
         columns: the columns of the table that the sink creates, as far as the file tells them.
+        tables: the rules of single tables of a change source.
     """
 
     name: str
@@ -97,10 +120,28 @@ class PipelinePlan:
     transforms: tuple[Transform[Any], ...] = ()
     steps: tuple[str, ...] = ()
     columns: Columns = UNKNOWN_COLUMNS
+    tables: tuple[TableRules, ...] = ()
+
+    def all_steps(self) -> list[str]:
+        """Return the transforms in the words of the file, those of single tables last."""
+        own = [f"{rules.pattern}: {step}" for rules in self.tables for step in rules.steps]
+        return [*self.steps, *own]
+
+    def expectations(self) -> tuple[RowExpectation, ...]:
+        """Return every condition that rows should meet."""
+        own = (one for rules in self.tables for one in rules.expectations)
+        return (*self.sink.expectations(), *own)
+
+    def transforms_rows(self) -> bool:
+        """Tell whether rows go through transforms or expectations."""
+        own = any(rules.transforms for rules in self.tables)
+        return bool(self.transforms or own or self.expectations())
 
     def uses_spark_sql(self) -> bool:
         """Tell whether rows pass through Spark SQL, or stay in Arrow from source to file."""
-        needed = self.transforms or self.sink.expectations() or self.sink.computed_columns()
+        if self.sink.is_mirror:
+            return self.transforms_rows()
+        needed = self.transforms_rows() or self.sink.computed_columns()
         return bool(needed) or self.sink.sorts()
 
 

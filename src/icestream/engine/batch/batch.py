@@ -166,7 +166,7 @@ def write_once(
     plan.source.verify_offsets(mark.start, mark.end)
     crash_point("before-write")
     if plan.sink.is_mirror:
-        outcome = write_changes(spark, plan, splits, mark)
+        outcome = write_changes(spark, plan, columns, splits, mark)
     else:
         outcome = write_files(spark, plan, columns, splits, mark)
     _refuse_changed(plan, outcome, mark)

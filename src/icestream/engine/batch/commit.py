@@ -23,7 +23,7 @@ from icestream.engine.batch.tasks import INDEX_BITS
 from icestream.engine.crash_points import AFTER_TABLE, crash_point
 from icestream.engine.dead_letters.buffer import DEAD_LETTERS, DeadLetterWriter, row_as_json
 from icestream.engine.dead_letters.dedup import are_already_written, are_held_by_earlier_query
-from icestream.engine.dead_letters.row_validation import reread_records
+from icestream.engine.dead_letters.row_validation import BadRow, reread_records
 from icestream.errors import AttentionError, BadRecordError, IcestreamError
 from icestream.formats.inference import join_columns, merge_fields
 
@@ -290,4 +290,6 @@ class WriteRefused:
                 yield [BadRecord(row_as_json(batch, row).encode(), reason, None) for row in rows]
         numbers.sort()
         for split, split_numbers in groupby(numbers, key=lambda number: number >> INDEX_BITS):
-            yield from reread_records(self.reading, split, dict.fromkeys(split_numbers, reason))
+            yield from reread_records(
+                self.reading, split, dict.fromkeys(split_numbers, BadRow(reason))
+            )

@@ -297,7 +297,7 @@ class SparkSqlWriter:
     def _collect(self, rows: DataFrame, task: tasks.WriteOnly) -> list[tasks.Report]:
         try:
             return gather_reports(map_in_arrow(rows, task, REPORT_COLUMN))
-        except _row_errors() as exc:
+        except row_errors() as exc:
             reason = first_line(exc)
             step = "a transform"
             if self.plan.sink.expectations():
@@ -326,11 +326,11 @@ def _with_hidden_columns(transform: Transform[Any], rows: DataFrame) -> DataFram
         # An aggregate refuses extra columns. If something else is wrong, the next attempt, without
         # the hidden columns, raises it.
         return None
-    is_kept = set(hidden) <= set(after.columns) and _is_row_by_row(rows, after)
+    is_kept = set(hidden) <= set(after.columns) and is_row_by_row(rows, after)
     return after if is_kept else None
 
 
-def _is_row_by_row(before: DataFrame, after: DataFrame) -> bool:
+def is_row_by_row(before: DataFrame, after: DataFrame) -> bool:
     """Return whether each row of `after` comes from one of `before`, judged by the plan nodes."""
     old, new = _steps(before), _steps(after)
     return len(new) >= len(old) and set(new[: len(new) - len(old)]) <= _ROW_BY_ROW
@@ -355,7 +355,7 @@ def _visible_columns(columns: Any) -> Any:
     return pa.schema([column for column in columns if column.name not in HIDDEN])
 
 
-def _row_errors() -> tuple[type[Exception], ...]:
+def row_errors() -> tuple[type[Exception], ...]:
     """Return the errors that Spark raises if an expression fails for a row's values."""
     from pyspark.errors import (
         ArithmeticException,
@@ -374,8 +374,15 @@ def _row_errors() -> tuple[type[Exception], ...]:
     )
 
 
-def spark_schema(columns: pa.Schema, pipeline: str) -> StructType:
+def spark_schema(
+    columns: pa.Schema, pipeline: str, *, keeps_local_times: bool = False
+) -> StructType:
     """Return the Spark SQL schema for columns.
+
+    Args:
+        columns: the columns.
+        pipeline: the pipeline's name, for messages.
+        keeps_local_times: whether a timestamp without a time zone stays one.
 
     Raises:
         SchemaMismatchError: Spark SQL has no type for one of them, such as a time of day.
@@ -394,4 +401,4 @@ def spark_schema(columns: pa.Schema, pipeline: str) -> StructType:
                 "rows through Spark SQL. Leave them out, leave the column out with the source's "
                 "`schema`, or declare it as a string there.",
             ) from exc
-    return from_arrow_schema(columns)
+    return from_arrow_schema(columns, prefer_timestamp_ntz=keeps_local_times)

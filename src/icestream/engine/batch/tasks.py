@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import Decoder
     from icestream.contracts.sink import TaskWriter, WrittenFile
     from icestream.contracts.source import Source, Split
+    from icestream.engine.batch.change_tasks import StagedSchema
     from icestream.engine.batch.columns import RefusedField
     from icestream.engine.dead_letters.buffer import DeadLetterWriter
     from icestream.engine.dead_letters.row_validation import RowValidation
@@ -169,6 +170,7 @@ class Report:
         unmet_examples: a failing row as JSON, for each expectation that fails the batch.
         bad_rows: number and reason of each bad row, if requested.
         ignored: how many tombstones are ignored, by topic.
+        staged: the schemas of blocks of changes that go through Spark SQL.
     """
 
     split: int
@@ -185,6 +187,7 @@ class Report:
     unmet_examples: dict[str, str] = field(default_factory=dict)
     bad_rows: dict[int, str] = field(default_factory=dict)
     ignored: Counter[str] = field(default_factory=Counter)
+    staged: list[StagedSchema] = field(default_factory=list)
     error: IcestreamError | None = None
 
 
@@ -371,9 +374,9 @@ class ReadAndWrite:
     faults: RowValidation | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for split in _split_numbers(batches):
+        for split in split_numbers(batches):
             report = Report(split)
-            with _reported(report):
+            with reported(report):
                 rows = self.reading.rows(report)
                 good = rows if self.faults is None else self.faults.good_rows(rows, report)
                 report.files = self.writer.write(good)
@@ -388,9 +391,9 @@ class ReadOnly:
     send_report: Callable[[Report], None]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for split in _split_numbers(batches):
+        for split in split_numbers(batches):
             report = Report(split)
-            with _reported(report):
+            with reported(report):
                 for batch in self.reading.rows(report):
                     yield conform(batch, self.reading.output_schema())
             self.send_report(report)
@@ -404,8 +407,8 @@ class WriteOnly:
     faults: RowValidation | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        report = Report(_partition())
-        with _reported(report):
+        report = Report(partition())
+        with reported(report):
             good = batches if self.faults is None else self.faults.good_rows(batches, report)
             report.files = self.writer.write(_count_rows(good, report))
         yield pack_report(report.split, report)
@@ -422,13 +425,13 @@ class DropBadRows:
     send_report: Callable[[Report], None]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        report = Report(_partition())
-        with _reported(report):
+        report = Report(partition())
+        with reported(report):
             yield from self.faults.good_rows(batches, report)
         self.send_report(report)
 
 
-class _reported:  # noqa: N801 - reads as a statement
+class reported:  # noqa: N801 - reads as a statement
     """Puts an icestream error into the report, so that it keeps its class."""
 
     def __init__(self, report: Report) -> None:
@@ -445,7 +448,7 @@ class _reported:  # noqa: N801 - reads as a statement
         return isinstance(error, StopReading)
 
 
-def _partition() -> int:
+def partition() -> int:
     """Return the number of this task's partition."""
     from pyspark import TaskContext
 
@@ -453,7 +456,8 @@ def _partition() -> int:
     return context.partitionId() if context is not None else 0
 
 
-def _split_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+def split_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    """Yield the numbers of the splits that a task reads."""
     for batch in batches:
         yield from batch.column(0).to_pylist()
 

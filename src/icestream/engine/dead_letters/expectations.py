@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.changes import UNCHANGED_COLUMNS
-from icestream.contracts.transform import FAULT, ROW
+from icestream.contracts.transform import ABSENT, FAULT, hidden_columns
 from icestream.engine.dead_letters.row_validation import UNMET
 from icestream.errors import SchemaMismatchError, UnmetExpectationError, first_line
 
@@ -60,6 +60,8 @@ def _with_bits(rows: DataFrame, expectations: Sequence[RowExpectation], where: s
     if FAULT in rows.columns:
         # A row with a fault may lack the value that the condition needs.
         bits = F.when(rows[FAULT].isNull(), bits).otherwise(nothing)
+    if ABSENT in rows.columns:
+        bits = F.when(rows[ABSENT], nothing).otherwise(bits)
     return rows.withColumn(UNMET, bits)
 
 
@@ -86,7 +88,7 @@ def _check_expression(rows: DataFrame, expectation: RowExpectation, where: str) 
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-    visible = rows.drop(ROW, FAULT)
+    visible = rows.drop(*hidden_columns(rows))
     try:
         visible.select("*", F.expr(expectation.expr))
     except AnalysisException as exc:
@@ -109,7 +111,7 @@ def unmet_expectation_error(
     mark: BatchMark,
 ) -> UnmetExpectationError | None:
     """Return the error of a batch that does not meet an expectation with `on_fail: fail`."""
-    for one in plan.sink.expectations():
+    for one in plan.expectations():
         if one.on_fail != "fail" or one.name not in counts:
             continue
         count = counts[one.name]

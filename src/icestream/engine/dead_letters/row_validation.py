@@ -9,15 +9,16 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.contracts.changes import UNCHANGED_COLUMNS
 from icestream.contracts.decoder import BadRecord, Records
 from icestream.contracts.reports import truncate_text
 from icestream.contracts.sink import ROUTE
-from icestream.contracts.transform import FAULT, ROW
+from icestream.contracts.transform import ABSENT, CHANGE, FAULT, ROW
 from icestream.engine.batch.tasks import INDEX_BITS, row_number
 from icestream.engine.dead_letters.buffer import DeadLetterBuffer, extra_as_json, row_as_json
 from icestream.errors import BadRecordError
@@ -31,8 +32,17 @@ if TYPE_CHECKING:
     from icestream.plan.plan import PipelinePlan
 
 
+class BadRow(NamedTuple):
+    """A bad row: why it is bad, and what to keep of it if not its record."""
+
+    reason: str
+    raw: bytes | None = None
+
+
 UNMET = "__icestream_unmet"
 HIDDEN = (ROW, FAULT, UNMET)
+# Further columns that rows of changes have.
+_OF_CHANGES = (CHANGE, ABSENT, UNCHANGED_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class RowValidation:
         self, batches: Iterable[pa.RecordBatch], report: Report
     ) -> Iterator[pa.RecordBatch]:
         """Yield the good rows without the hidden columns; record the others in the report."""
-        numbered: dict[int, str] = {}
+        numbered: dict[int, BadRow] = {}
         unnumbered = None
         if self.letters is not None:
             unnumbered = DeadLetterBuffer(self.letters, report.dead_files)
@@ -95,7 +105,7 @@ class RowValidation:
         bad: pa.RecordBatch,
         rows: pa.RecordBatch,
         report: Report,
-        numbered: dict[int, str],
+        numbered: dict[int, BadRow],
         unnumbered: DeadLetterBuffer | None,
     ) -> None:
         faults = _values(bad, FAULT)
@@ -114,7 +124,7 @@ class RowValidation:
             if not keep or unnumbered is None:
                 continue
             if number is not None:
-                numbered[number] = sys.intern(reason)  # many rows share a reason
+                numbered[number] = BadRow(sys.intern(reason))  # many rows share a reason
             else:
                 raw = row_as_json(_without_hidden_columns(rows), index).encode()
                 unnumbered.add(BadRecord(raw, reason, None))
@@ -130,37 +140,109 @@ class RowValidation:
                 report.unmet_examples[expectation.name] = truncate_text(row_as_json(rows, index))
         return any(expectation.on_fail == "dead_letter" for expectation in failed)
 
-    def _records(self, numbered: Mapping[int, str]) -> Iterator[list[BadRecord]]:
+    def _records(self, numbered: Mapping[int, BadRow]) -> Iterator[list[BadRecord]]:
         for split, numbers in groupby(sorted(numbered), key=lambda number: number >> INDEX_BITS):
             yield from reread_records(self.reading, split, {n: numbered[n] for n in numbers})
 
 
+@dataclass(frozen=True)
+class ChangeValidation(RowValidation):
+    """What happens to bad changes of one table.
+
+    Their dead letters hold the row as it is after the transforms, because these may mask values.
+
+    Attributes:
+        table: the source's name of the table, for messages.
+        key: the columns that identify a row.
+        stops_at_fault: whether a row with a fault fails the batch.
+    """
+
+    table: str = ""
+    key: tuple[str, ...] = ()
+    stops_at_fault: bool = False
+
+    def _record_bad(
+        self,
+        bad: pa.RecordBatch,
+        rows: pa.RecordBatch,
+        report: Report,
+        numbered: dict[int, BadRow],
+        unnumbered: DeadLetterBuffer | None,
+    ) -> None:
+        ops = rows.column(CHANGE).field("op")
+        visible = rows.select([name for name in rows.schema.names if name not in _OF_CHANGES])
+        visible = visible.append_column("op", ops)
+        values = (_values(bad, name) for name in (FAULT, UNMET, ROW))
+        for index, (fault, bits, number) in enumerate(zip(*values, strict=True)):
+            failed = [e for bit, e in enumerate(self.expectations) if (bits or 0) >> bit & 1]
+            if fault is not None:
+                self._refuse_fault(visible.slice(index, 1), fault)
+                report.bad += 1
+            keep = self._judge(failed, visible, index, report) if fault is None else False
+            if unnumbered is None or not (keep or (fault is not None and self.keeps_faults)):
+                continue
+            reason = fault or "; ".join(_unmet_reason(one) for one in failed)
+            raw = row_as_json(visible, index).encode()
+            reason = f"table {self.table}: {reason}"
+            if number is None:
+                unnumbered.add(BadRecord(raw, reason, None))
+            else:
+                numbered[number] = BadRow(reason, raw)
+
+    def _refuse_fault(self, row: pa.RecordBatch, fault: str) -> None:
+        if not self.stops_at_fault:
+            return
+        key = ", ".join(f"{name} = {row.column(name)[0]}" for name in self.key)
+        raise BadRecordError(
+            f"table {self.table!r}: the row with {key} can't be transformed: {fault}"
+            if key
+            else f"table {self.table!r}: a row can't be transformed: {fault}",
+            todo="Nothing of the batch was written. Change the transforms, or set `on_error: "
+            "dead_letter` with a `dead_letter` table, or `on_error: drop`, on the sink.",
+        )
+
+    def _records(self, numbered: Mapping[int, BadRow]) -> Iterator[list[BadRecord]]:
+        if getattr(self.reading, "change_decoder", None) is not None:
+            yield from super()._records(numbered)
+            return
+        yield [
+            BadRecord(bad.raw, bad.reason, row_position(self.reading, number))
+            for number, bad in numbered.items()
+        ]
+
+
 def reread_records(
-    reading: Reading, split: int, reasons: Mapping[int, str]
+    reading: Reading, split: int, bad: Mapping[int, BadRow]
 ) -> Iterator[list[BadRecord]]:
     """Yield the records of a split with the given numbers, block by block."""
     base = row_number(split, 0)
-    waiting = sorted(reasons)
+    waiting = sorted(bad)
     for block in reading.blocks(split):
         count = len(block.values) if isinstance(block, Records) else block.num_rows
         numbers = [number for number in waiting if number < base + count]
         waiting = waiting[len(numbers) :]
-        yield [_record(reading, block, n - base, n, reasons[n]) for n in numbers]
+        yield [_record(reading, block, n - base, n, bad[n]) for n in numbers]
         base += count
         if not waiting:
             return
 
 
 def _record(
-    reading: Reading, block: Records | pa.RecordBatch, index: int, number: int, reason: str
+    reading: Reading, block: Records | pa.RecordBatch, index: int, number: int, bad: BadRow
 ) -> BadRecord:
-    if isinstance(block, Records):
-        raw = block.values[index].as_py()
-        extra = extra_as_json(block, index)
-        return BadRecord(raw, reason, block.position(index), extra)
+    if not isinstance(block, Records):
+        raw = row_as_json(block, index).encode() if bad.raw is None else bad.raw
+        return BadRecord(raw, bad.reason, row_position(reading, number))
+    if bad.raw is not None:
+        return BadRecord(bad.raw, bad.reason, block.position(index))
+    extra = extra_as_json(block, index)
+    return BadRecord(block.values[index].as_py(), bad.reason, block.position(index), extra)
+
+
+def row_position(reading: Reading, number: int) -> str:
+    """Return the position of a row of a source that gives rows, not records."""
     split, row = number >> INDEX_BITS, number & ((1 << INDEX_BITS) - 1)
-    where = f"{reading.source.identity()}, part {split}, row {row}"
-    return BadRecord(row_as_json(block, index).encode(), reason, where)
+    return f"{reading.source.identity()}, part {split}, row {row}"
 
 
 def _known_number(number: int | None, reason: str) -> int:

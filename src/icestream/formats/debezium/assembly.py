@@ -135,6 +135,7 @@ class Assembly:
         key_fields: the key fields of tables, as last seen.
         tombstones: the positions of records without a value.
         blocks: the blocks built so far.
+        records: for each block, the index of the record of each row.
         bad: the bad records so far, each with its reason.
     """
 
@@ -142,6 +143,7 @@ class Assembly:
     key_fields: dict[Table, tuple[str, ...]]
     tombstones: frozenset[int] = frozenset()
     blocks: list[pa.RecordBatch] = field(default_factory=list)
+    records: list[Ints] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, table: Table, parts: Sequence[TableChanges], tombstones: list[int]) -> None:
@@ -240,7 +242,7 @@ class Assembly:
         names = set(rows.schema.names)
         for begin, stop, fields in self._key_runs(table, indices, rows):
             key = tuple(name for name in fields if name in names)
-            part = rows.slice(begin, stop - begin)
+            part, records = rows.slice(begin, stop - begin), indices[begin:stop]
             if key:
                 self.key_fields[table] = key
             elif _flags(part, TRUNCATE).all():
@@ -248,7 +250,7 @@ class Assembly:
                 # of a table without a key.
                 part = part.select([OP])
             else:
-                part = self._without_changes(table, indices[begin:stop], part)
+                part, records = self._without_changes(table, records, part)
             if part.num_rows:
                 # Partitions of a topic are not ordered relative to each other, so a column that is
                 # missing here may be new in another partition.
@@ -259,6 +261,7 @@ class Assembly:
                 ).on(part.schema)
                 block = part.replace_schema_metadata(columns.metadata)
                 self.blocks.append(with_nulled_counts(block, nulled))
+                self.records.append(records)
                 nulled = {}
 
     def _key_runs(
@@ -282,17 +285,19 @@ class Assembly:
                 begin, fields = at, names
         yield begin, len(indices), fields
 
-    def _without_changes(self, table: Table, indices: Ints, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_changes(
+        self, table: Table, indices: Ints, rows: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, Ints]:
         """Reject updates and deletes of a table without a key: they can't identify their row."""
         changes = _flags(rows, "u") | _flags(rows, DELETE)
         if not changes.any():
-            return rows
+            return rows, indices
         reason = (
             f"table {'.'.join(table)!r} has no key to identify the changed row. Set one with the "
             "connector's `message.key.columns`"
         )
         self.bad += [(int(index), reason) for index in indices[changes]]
-        return rows.filter(pa.array(~changes))
+        return rows.filter(pa.array(~changes)), indices[~changes]
 
 
 def _flags(rows: pa.RecordBatch, op: str) -> npt.NDArray[np.bool_]:

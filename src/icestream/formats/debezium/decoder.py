@@ -145,7 +145,8 @@ class DebeziumDecoder(ChangeDecoder):
         second = self._decode_parts(values[half:], raw_keys[half:], topic)
         bad = [*first.bad, *((half + index, reason) for index, reason in second.bad)]
         ignored = Counter(first.ignored) + Counter(second.ignored)
-        return DecodedChanges([*first.blocks, *second.blocks], bad, ignored)
+        records = [*first.records, *(half + indices for indices in second.records)]
+        return DecodedChanges([*first.blocks, *second.blocks], bad, ignored, records)
 
     def _decode(
         self, values: list[bytes | None], raw_keys: list[bytes | None], topic: str
@@ -176,7 +177,7 @@ class DebeziumDecoder(ChangeDecoder):
         for table, changes in parts.items():
             assembly.add(table, changes, tombstones if table == owner else [])
         bad = [(index, reason[:_MAX_REASON_CHARS]) for index, reason in assembly.bad]
-        return DecodedChanges(assembly.blocks, sorted(bad), ignored)
+        return DecodedChanges(assembly.blocks, sorted(bad), ignored, assembly.records)
 
 
 def _tombstones(

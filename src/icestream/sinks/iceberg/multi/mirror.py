@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from icestream.contracts.changes import ChangeSchema, change_schema_of
 from icestream.contracts.faults import CheckStep
-from icestream.contracts.sink import Commit, TableCommits, sum_commits
+from icestream.contracts.sink import Commit, RowExpectation, TableCommits, sum_commits
 from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.commit import written_paths
 from icestream.sinks.iceberg.multi.mirror_table import (
@@ -69,6 +69,10 @@ class MirrorSink(MultiTableSink):
 
     def identity(self) -> str:
         return ".".join((self.catalog.name, *self.options.namespace, self.options.table or "*"))
+
+    def expectations(self) -> tuple[RowExpectation, ...]:
+        # Without the exception for deletes: the engine knows which changes have a row.
+        return tuple(RowExpectation(one.name, one.expr, one.on_fail) for one in self.options.expect)
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
         from icestream.sinks.iceberg.multi.mirror_table import MirrorTable
@@ -171,8 +175,8 @@ class MirrorSink(MultiTableSink):
             raise exc.at(f"table {table.identity()}") from exc.__cause__
 
     def _prepare_table(self, table: MirrorTable, schemas: list[pa.Schema]) -> None:
+        from icestream.schemas.mirror_columns import merge_change_schemas
         from icestream.sinks.iceberg.java import java_errors
-        from icestream.sinks.iceberg.multi.mirror_columns import merge_change_schemas
 
         try:
             mirror_schema = merge_change_schemas(

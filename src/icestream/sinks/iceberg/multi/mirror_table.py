@@ -14,8 +14,8 @@ from icestream.contracts.changes import OP
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.changes import DropColumn, RenameColumn
 from icestream.schemas.column_names import refuse_reserved
+from icestream.schemas.mirror_columns import column_ids
 from icestream.sinks.iceberg.commit import EVERY_ROW, TableChange, written_paths
-from icestream.sinks.iceberg.multi.mirror_columns import column_ids
 from icestream.sinks.iceberg.multi.mirror_writer import TableWriters
 from icestream.sinks.iceberg.multi.table_names import TableNameRules
 from icestream.sinks.iceberg.options import MAIN
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.schemas.changes import SchemaChange
+    from icestream.schemas.mirror_columns import MirrorSchema
     from icestream.sinks.iceberg.commit import Mode
-    from icestream.sinks.iceberg.multi.mirror_columns import MirrorSchema
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
@@ -241,6 +241,8 @@ class MirrorTable(IcebergTableSink):
         self.is_first = mirror_schema.change_schema.is_first
         self.replaces_all = self.is_first and not _keeps_rows(options, mirror_schema)
         self.mirror_schema = mirror_schema
+        if isinstance(self.mode, Upsert):
+            self.mode.is_filtered = mirror_schema.change_schema.is_filtered
         columns = mirror_schema.row_columns
         self._free_names(columns)
         self.target.prepare(

@@ -19,7 +19,7 @@ from icestream.contracts.changes import (
     nulled_counts,
 )
 from icestream.contracts.sink import TaskWriter, WrittenFile
-from icestream.sinks.iceberg.multi.mirror_columns import schema_text, snapshot_rows_to_changes
+from icestream.schemas.mirror_columns import schema_text, snapshot_rows_to_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icestream.contracts.catalog import Identifier
-    from icestream.sinks.iceberg.multi.mirror_columns import MirrorSchema
+    from icestream.schemas.mirror_columns import MirrorSchema
 
 
 # Rows of many tables arrive interleaved, and each table should get few files: buffer this much.

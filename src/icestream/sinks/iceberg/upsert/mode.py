@@ -47,7 +47,11 @@ class _UpsertResult:
 
 
 class Upsert(Mode):
-    """Inserts, updates and deletes rows by key."""
+    """Inserts, updates and deletes rows by key.
+
+    Attributes:
+        is_filtered: whether the table may lack rows of the source, see `ChangeSchema`.
+    """
 
     task_modules = (
         "icestream.sinks.iceberg.writer",
@@ -55,6 +59,7 @@ class Upsert(Mode):
         "icestream.sinks.iceberg.upsert.writing",
     )
     sorts_itself = True
+    is_filtered = False
     _live: LiveFiles | None = None
     _cleaned_folder = ""
 
@@ -189,7 +194,9 @@ class Upsert(Mode):
                 deleted = self._tombstones.sequences(batch)
                 late |= deleted > batch.sequence
                 self._tombstones.record(batch, chunks, late, mark)
-            written, counts = write_rows(self.target, batch, chunks, matched, late, deleted)
+            written, counts = write_rows(
+                *(self.target, batch, chunks, matched, late, deleted), is_filtered=self.is_filtered
+            )
         except BaseException:
             self._delete_written([], matched)
             raise
