@@ -122,7 +122,7 @@ def test_such_a_row_can_be_dropped(lake: Lake) -> None:
 
     assert [row["both"] for row in found(lake)] == ["openn", "openother"]
     failed = [one for one in lake.events if isinstance(one, RecordsFailed)]
-    assert [(one.rows, one.dead_letters) for one in failed] == [(1, 0)]
+    assert [(one.count, one.dead_letters) for one in failed] == [(1, 0)]
 
 
 def test_row_outside_of_the_filter_may_lack_values_of_a_computed_column(lake: Lake) -> None:

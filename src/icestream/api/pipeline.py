@@ -15,7 +15,7 @@ from icestream.contracts.source import Source
 from icestream.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from icestream.api.sink import IcebergSink
     from icestream.contracts.transform import Transform
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 def validate_pipeline(
-    name: str, options: IcebergOptions, *, changes: bool = False, transforms: int = 0
+    name: str,
+    options: IcebergOptions,
+    *,
+    changes: bool = False,
+    transforms: Sequence[Transform[Any]] = (),
 ) -> None:
     """Apply the checks that a pipeline in a file has to pass.
 
@@ -36,7 +40,7 @@ def validate_pipeline(
         name: the pipeline's name.
         options: the sink's options.
         changes: whether the source produces changes.
-        transforms: how many transforms the pipeline has.
+        transforms: the pipeline's transforms.
 
     Raises:
         PlanError: a check failed; only the first is reported.
@@ -45,15 +49,16 @@ def validate_pipeline(
     from icestream.config import parse
     from icestream.config.model import NAME_PATTERN
     from icestream.plan import build, refuse_planned
-    from icestream.plan.multi_table_checks import transforms_problem
+    from icestream.plan.table_rules import unusable_step_problem
 
     if not re.fullmatch(NAME_PATTERN, name):
         raise PlanError(
             f"{name!r} is not a valid pipeline name",
             todo="Start with a letter, followed by letters, digits, '_' and '-'.",
         )
-    if changes and transforms:
-        raise transforms_problem(f"pipeline {name!r}")
+    for transform in transforms if changes else ():
+        if not transform.is_row_by_row:
+            raise unusable_step_problem(type(transform).__name__, f"pipeline {name!r}")
     # The catalog is built separately, and may hold secrets. In a script, `$` has no meaning.
     config = options.model_dump(mode="json", exclude_unset=True, exclude={"catalog"})
     sink = {"connector": "iceberg", "config": config}
@@ -216,7 +221,7 @@ class Pipeline:
             name,
             self.sink.options,
             changes=self.source.traits.changes,
-            transforms=len(self.transforms),
+            transforms=self.transforms,
         )
         metrics = PipelineMetrics()
         plan = build_plan(self.settings, self.sink.catalog, self._plan(name, self.sink))

@@ -60,7 +60,15 @@ def read_components(tree: Tree, path: FilePath, folder: FilePath) -> Config:
     catalogs = {name: reader.catalog(name, ("catalogs", name)) for name in _names(tree, "catalogs")}
     sources = {name: reader.connector("sources", name) for name in _names(tree, "sources")}
     sinks = {name: reader.connector("sinks", name) for name in _names(tree, "sinks")}
-    transforms = {name: reader.transforms(name) for name in _names(tree, "pipelines")}
+    pipelines = [("pipelines", name) for name in _names(tree, "pipelines")]
+    transforms = {path[1]: reader.transforms((*path, "transforms")) for path in pipelines}
+    table_transforms = {
+        path[1]: {
+            table: reader.transforms((*path, "tables", table, "transforms"))
+            for table in _keys(value_at(tree.data, (*path, "tables")))
+        }
+        for path in pipelines
+    }
     reader.check_references()
     good_catalogs = _usable(catalogs, catalogs)
     return Config(
@@ -76,6 +84,7 @@ def read_components(tree: Tree, path: FilePath, folder: FilePath) -> Config:
         },
         sinks=_usable(sinks, block.sinks, good_catalogs),
         transforms={name: transforms[name] for name in block.pipelines},
+        table_transforms={name: table_transforms[name] for name in block.pipelines},
         problems=in_file_order(tree.problems),
     )
 
@@ -107,7 +116,10 @@ def _normalise(tree: Tree) -> None:
 
 
 def _names(tree: Tree, section: str) -> list[str]:
-    found = tree.data.get(section)
+    return _keys(tree.data.get(section))
+
+
+def _keys(found: Any) -> list[str]:
     return list(found) if isinstance(found, dict) else []
 
 
@@ -294,9 +306,8 @@ class _ConfigReader:
         options = self.model(kind, data, path) if kind else None
         return None if options is None else Component(name, connector, options, path)
 
-    def transforms(self, pipeline: str) -> tuple[Component, ...]:
-        """Read the transforms of a pipeline; one with mistakes is not whole."""
-        path: KeyPath = ("pipelines", pipeline, "transforms")
+    def transforms(self, path: KeyPath) -> tuple[Component, ...]:
+        """Read the transforms of a pipeline, or of one of its tables; some may not be whole."""
         steps = value_at(self.tree.data, path)
         return tuple(
             self._transform((*path, number), step)

@@ -172,6 +172,12 @@ def _connector_model(path: KeyPath, tree: Tree) -> type[BaseModel] | None:
         role, name = "catalogs", value_at(tree.data, (*path, "type"))
     elif len(path) == 5 and path[0] == "pipelines" and path[2] == "transforms":
         role, name = "transforms", path[4]
+    elif (
+        len(path) == 7
+        and path[0] == "pipelines"
+        and path[2::2] == ("tables", "transforms", path[6])
+    ):
+        role, name = "transforms", path[6]
     if not isinstance(name, str) or name not in connectors.connector_names(role):
         return None
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, SecretStr, StringConstraints
 
+from icestream.contracts.expectation import Expectation
 from icestream.contracts.options import Options, PropertyText
 
 if TYPE_CHECKING:
@@ -58,6 +59,17 @@ class RestartBlock(Options):
     )
 
 
+class TableBlock(Options):
+    """What happens to the changes of one table of a CDC source."""
+
+    transforms: tuple[dict[str, Any], ...] = Field(
+        (), description="Steps in order, after those of the pipeline."
+    )
+    expect: tuple[Expectation, ...] = Field(
+        (), max_length=60, description="Conditions that the rows should meet after the transforms."
+    )
+
+
 class PipelineBlock(Options):
     """A source, transforms and a sink."""
 
@@ -66,6 +78,11 @@ class PipelineBlock(Options):
     enabled: bool = Field(True, description="Whether `run` runs it.")
     transforms: tuple[dict[str, Any], ...] = Field(
         (), description='Steps in order, each one key: `filter: "amount > 0"`.'
+    )
+    tables: dict[Text, TableBlock] = Field(
+        default_factory=dict,
+        description="Of a CDC source: transforms and conditions of single tables, by the source's "
+        "name of the table or a pattern such as `public.*`.",
     )
     restart: RestartBlock = Field(
         default_factory=lambda: RestartBlock(max=5, backoff_secs=1),
@@ -187,6 +204,8 @@ class Config:
         folder: the file's folder, which relative paths in it start from.
         block: the file as a model.
         tree: the file's data, with lines and columns for messages.
+        transforms: the transforms of each pipeline.
+        table_transforms: by pipeline and table, the transforms of single tables.
         problems: what is wrong with the file, in its order; empty unless it comes from `read`.
     """
 
@@ -198,6 +217,9 @@ class Config:
     sources: Mapping[str, Component] = field(default_factory=dict)
     sinks: Mapping[str, Component] = field(default_factory=dict)
     transforms: Mapping[str, tuple[Component, ...]] = field(default_factory=dict)
+    table_transforms: Mapping[str, Mapping[str, tuple[Component, ...]]] = field(
+        default_factory=dict
+    )
     problems: tuple[IcestreamError, ...] = ()
 
     @property

@@ -215,6 +215,17 @@ class Source(ABC, Generic[OptionsT]):
         """
         return ()
 
+    def may_read(self, table: tuple[str, ...]) -> bool | None:  # noqa: ARG002
+        """Tell whether the options of a source of changes include a table; None if they don't say.
+
+        Touches no network, like `named_tables`.
+        """
+        return None
+
+    def named_tables(self) -> Sequence[tuple[str, ...]]:
+        """Return the tables that the options of a source of changes name in full."""
+        return ()
+
     def loaded_tables(self, offset: Offset) -> frozenset[tuple[str, ...]] | None:  # noqa: ARG002
         """Return the tables whose rows were read before `offset`, for a source of changes.
 

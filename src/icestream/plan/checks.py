@@ -8,6 +8,7 @@ from icestream.contracts.catalog import name_problem, shorten
 from icestream.contracts.columns import UNKNOWN_COLUMNS
 from icestream.errors import IcestreamError, PlanError
 from icestream.plan.multi_table_checks import reads_changes, route_problems
+from icestream.plan.table_rules import table_expectations
 from icestream.schemas.column_names import RENAME_RESERVED, reserved_problem
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition_terms import (
@@ -21,21 +22,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from icestream.config import Component, Config
+    from icestream.config.yaml import KeyPath
+    from icestream.contracts.expectation import Expectation
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
     from icestream.plan.plan import PipelinePlan
-    from icestream.sinks.iceberg.options import Expectation
 
 
 def expectation_problems(
-    config: Config, component: Component, expectations: Sequence[Expectation]
+    config: Config, block: KeyPath, expectations: Sequence[Expectation]
 ) -> Iterator[PlanError]:
-    """Yield what is wrong with the expectations of a sink, whatever the columns are."""
+    """Yield what is wrong with the expectations of a sink or a table, whatever its columns are.
+
+    Args:
+        config: the file.
+        block: the path of the sink's options or of the table's block.
+        expectations: the expectations.
+    """
     from icestream.schemas.expressions import bind_condition
 
     seen: set[str] = set()
     for number, one in enumerate(expectations):
-        path = (*component.path, "expect", number)
+        path = (*block, "expect", number)
         if one.name in seen:
             yield PlanError(
                 f"duplicate expectation name {one.name!r}",
@@ -197,7 +205,7 @@ class _SinkCheck:
             *self._errors(),
             *self._batching(),
             *self._renames(),
-            *expectation_problems(self.config, self.component, self.options.expect),
+            *expectation_problems(self.config, self.component.path, self.options.expect),
             # With changes, `route_by` is refused as a whole.
             *(
                 []
@@ -364,7 +372,7 @@ class _SinkCheck:
             *(["on_error 'dead_letter'"] if options.on_error == "dead_letter" else []),
             *(
                 f"expectation {one.name!r}"
-                for one in options.expect
+                for one in (*options.expect, *table_expectations(self.config, self.component.name))
                 if one.on_fail == "dead_letter"
             ),
         ]

@@ -107,7 +107,7 @@ def _describe_pipeline(plan: Plan, pipeline: PipelinePlan, *, ask: bool) -> dict
             "reads": pipeline.source.identity(),
             "objects": [] if found is None else describe_objects(found),
         },
-        "transforms": list(pipeline.steps),
+        "transforms": pipeline.all_steps(),
         "sink": pipeline.sink_name,
         "table": {**_table_options(pipeline.sink), **action},
         "tables": tables,

@@ -66,22 +66,11 @@ def mirror_problems(config: Config, sinks: Collection[str] = ()) -> Iterator[Pla
     """Yield what is wrong with the pipelines of sources of changes, and with further sinks."""
     for name in sinks:
         yield from _sink_problems(config, config.sinks[name])
-    for name, pipeline in config.pipelines.items():
+    for pipeline in config.pipelines.values():
         if not reads_changes(config, config.sources.get(pipeline.source)):
             continue
-        if config.transforms.get(name):
-            yield transforms_problem(config.tree.where(("pipelines", name, "transforms"), key=True))
         if pipeline.sink in config.sinks:
             yield from _sink_problems(config, config.sinks[pipeline.sink])
-
-
-def transforms_problem(where: str) -> PlanError:
-    """Say that changes can't go through transforms."""
-    return PlanError(
-        "transforms see the rows of one stream, but a CDC source has many tables",
-        where=where,
-        todo="Remove them, and transform the mirrored tables where they are read.",
-    )
 
 
 def _sink_problems(config: Config, component: Component) -> Iterator[PlanError]:
@@ -96,13 +85,9 @@ def _sink_problems(config: Config, component: Component) -> Iterator[PlanError]:
             todo="Leave it out: changes are then applied by key. `append` keeps every change as a "
             "row.",
         )
-    for field, why in (
-        ("expect", "conditions apply to the rows of one table, and these rows belong to many"),
-        ("route_by", "each change names its table already"),
-    ):
-        if field in given:
-            yield PlanError(
-                f"`{field}` can't be used with a CDC source: {why}",
-                where=config.tree.where((*component.path, field), key=True),
-                todo="Remove it.",
-            )
+    if "route_by" in given:
+        yield PlanError(
+            "`route_by` can't be used with a CDC source: each change names its table already",
+            where=config.tree.where((*component.path, "route_by"), key=True),
+            todo="Remove it.",
+        )

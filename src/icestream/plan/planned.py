@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pydantic import BaseModel
@@ -69,7 +70,8 @@ def _in_components(role: str, components: Iterable[Component]) -> Iterator[Plann
 
 
 def _in_transforms(config: Config) -> Iterator[PlannedItem]:
-    for components in config.transforms.values():
+    tables = (tables.values() for tables in config.table_transforms.values())
+    for components in (*config.transforms.values(), *chain.from_iterable(tables)):
         for component in components:
             if component.is_whole and not is_available("transforms", component.connector):
                 yield PlannedItem(component.path, component.connector, whole=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.fixtures.toys.toy_transform import ShoutOptions, ShoutTransform
 
 from icestream import (
     IcebergOptions,
@@ -89,11 +91,6 @@ def test_mirror_may_have_its_own_namespace_and_options(
             "\n  Remove it.",
         ),
         (
-            {"expect": [{"name": "a", "expr": "id > 0"}]},
-            "`expect` can't be used with a CDC source: conditions apply "
-            "to the rows of one table, and these rows belong to many\n  Remove it.",
-        ),
-        (
             {"commit_mode": "overwrite"},
             "commit_mode 'overwrite' would overwrite the rows of earlier changes\n  Leave it out: "
             "changes are then applied by key. `append` keeps every change as a row.",
@@ -113,17 +110,29 @@ def test_option_that_does_not_apply_to_changes_is_refused(
     assert started == []
 
 
-def test_transforms_of_a_cdc_source_are_refused(
+def test_transforms_of_a_cdc_source_apply_to_every_table(
     tmp_path: Path, started: list[PipelinePlan]
 ) -> None:
-    pipeline = Pipeline.from_source(debezium()).filter("id > 0").to_sink(sink(tmp_path))
+    pipeline = Pipeline.from_source(debezium()).filter("id > 0").compute({"a": "upper(a)"})
+
+    pipeline.to_sink(sink(tmp_path)).start("shop")
+
+    assert len(started[0].transforms) == 2
+
+
+def test_transform_of_a_cdc_source_has_to_work_row_by_row(
+    tmp_path: Path, started: list[PipelinePlan]
+) -> None:
+    shouting = (ShoutTransform(ShoutOptions(column="a")),)
+    pipeline = replace(Pipeline.from_source(debezium()), transforms=shouting)
 
     with pytest.raises(PlanError) as caught:
-        pipeline.start("shop")
+        pipeline.to_sink(sink(tmp_path)).start("shop")
 
     assert str(caught.value) == (
-        "pipeline 'shop': transforms see the rows of one stream, but a CDC source has many "
-        "tables\n  Remove them, and transform the mirrored tables where they are read."
+        "pipeline 'shop': transform 'ShoutTransform' can't be used with a CDC source: it does not "
+        "work row by row\n  Use `filter`, `select`, `compute`, `rename`, `cast` and `drop`, or "
+        "transform the mirrored tables where they are read."
     )
     assert started == []
 

@@ -48,25 +48,10 @@ def test_commit_mode_that_replaces_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_transforms_are_refused(tmp_path: Path) -> None:
-    assert problems(tmp_path, "", ", transforms: [{drop: [a]}]") == [
-        "8:38 pipelines.mirror.transforms: transforms see the rows of one stream, but a CDC "
-        "source has many tables\n  Remove them, and transform the mirrored tables where they "
-        "are read."
-    ]
-
-
 def test_route_by_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, "namespace: db, route_by: kind") == [
         "6:54 sinks.lake.config.route_by: `route_by` can't be used with a CDC source: each "
         "change names its table already\n  Remove it."
-    ]
-
-
-def test_expectations_are_refused(tmp_path: Path) -> None:
-    assert problems(tmp_path, "expect: [{name: a, expr: id > 0}]") == [
-        "6:39 sinks.lake.config.expect: `expect` can't be used with a CDC source: "
-        "conditions apply to the rows of one table, and these rows belong to many\n  Remove it."
     ]
 
 

@@ -113,6 +113,7 @@ def write_changes(
 ) -> BatchOutcome:
     """Read the splits and write files, evolving each table like its table in the source."""
     if plan.uses_spark_sql():
+        assert spark is not None  # noqa: S101 - started for plans that use Spark SQL
         outcome = _write_transformed(spark, plan, columns, splits, mark)
     else:
         outcome = _write_unchanged(spark, plan, splits, mark)
@@ -139,7 +140,7 @@ def _reading(
 
 
 def _write_unchanged(
-    spark: SparkSession, plan: PipelinePlan, splits: tuple[Split, ...], mark: BatchMark
+    spark: SparkSession | None, plan: PipelinePlan, splits: tuple[Split, ...], mark: BatchMark
 ) -> BatchOutcome:
     """Write changes as the source gives them: they never enter the JVM."""
     sink = plan.sink

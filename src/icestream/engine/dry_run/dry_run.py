@@ -107,7 +107,7 @@ def dry_run(
     columns = StreamColumns(trial, NoState(Path(), plan.name))
     try:
         if sink.is_mirror:
-            outcome = write_changes(spark, trial, splits, mark)
+            outcome = write_changes(spark, trial, columns, splits, mark)
         else:
             outcome = write_files(spark, trial, columns, splits, mark)
     except IcestreamError as exc:

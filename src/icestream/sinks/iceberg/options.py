@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
 
+from icestream.contracts.expectation import Expectation
 from icestream.contracts.options import (
     EXPRESSIONS,
     NULL_AS_TEXT,
@@ -118,16 +119,6 @@ PROFILES: dict[str, dict[str, int]] = {
         "target_file_size_mb": 512,
     },
 }
-
-
-class Expectation(Options):
-    """A condition that every row should meet."""
-
-    name: Name = Field(description="Name of the expectation, shown in counters and dead letters.")
-    expr: Name = Field(description="SQL condition that is true for a good row.")
-    on_fail: Literal["drop", "dead_letter", "fail"] = Field(
-        "fail", description="What to do with a row that does not meet it."
-    )
 
 
 class IcebergOptions(StorageBlocks):

@@ -368,6 +368,12 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             for each in balance(parts, slots, chunk_rows)
         ]
 
+    def may_read(self, table: tuple[str, ...]) -> bool | None:
+        return len(table) == 2 and self.options.mode_of(*table) is not None
+
+    def named_tables(self) -> Sequence[tuple[str, ...]]:
+        return self.options.named_tables
+
     def block_schemas(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
         """Return the current columns of the tables; the log may have older ones."""
         parts: dict[str, tuple[TableRange, int]] = {}
