@@ -254,18 +254,18 @@ class TableTransform:
                 where=self.steps.where,
                 todo="Give every column a name of its own; Spark SQL ignores case.",
             )
-        key = set(self.new_key().values())
+        new = {fitting.new_name(name): old for name, old in origins.items()}
+        origins = {name: old for name, old in new.items() if name is not None}
         if _expression_id(after, ABSENT) != _expression_id(rows, ABSENT):
             # What follows must not fail for a row that is left out.
             after = after.withColumns(
                 {
                     name: F.when(~after[ABSENT], after[quote_for_spark(name)])
                     for name in visible_columns(after)
-                    if name not in key
+                    if origins.get(name) not in self.schema.change_schema.key
                 }
             )
-        new = {fitting.new_name(name): old for name, old in origins.items()}
-        return after, {name: old for name, old in new.items() if name is not None}
+        return after, origins
 
     def _columns(self, rows: DataFrame, origins: Mapping[str, str]) -> pa.Schema:
         """Return the columns of the table: those of the source, as far as they are unchanged.
