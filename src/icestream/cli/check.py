@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from icestream.config import Config
     from icestream.contracts.faults import CheckStep
     from icestream.contracts.sink import Sink
     from icestream.contracts.source import Source
@@ -86,19 +87,21 @@ def command(
 
     Checks the file, then each source and sink step by step, then whether each pipeline's schema
     fits its table. A failed step shows the reason and what to do. Spark is not started and no row
-    is read or written; a test object written to a store is removed. A server that accepts the
-    connection but does not respond fails after 20 s.
+    is written; a test object written to a store is removed. If the source declares no columns, up
+    to 10,000 records are read to infer them. A server that accepts the connection but does not
+    respond fails after 20 s.
     """
     from icestream.config import read
     from icestream.plan.planner import build_runnable
 
     started = time.perf_counter()
-    plan = build_runnable(read(path), once=once)
+    config = read(path)
+    plan = build_runnable(config, once=once)
     selected = _select_components(plan, sources, sinks)
     head = StepReport("configuration", True, time.perf_counter() - started, _component_counts(plan))
     printer.print_text(str(path))
     printer.print_text(_step_text(head))
-    reports = [] if offline else _check_all(plan, selected, printer)
+    reports = [] if offline else _check_all(plan, config, selected, printer)
     errors = [error for report in reports for error in report.errors()]
     printer.print_result(
         _document(path, head, reports, errors), _summary(reports, errors, offline=offline)
@@ -120,9 +123,13 @@ def _select_components(
 
 
 def _check_all(
-    plan: Plan, selected: Mapping[tuple[str, str], Source[Any] | Sink[Any]], printer: Printer
+    plan: Plan,
+    config: Config,
+    selected: Mapping[tuple[str, str], Source[Any] | Sink[Any]],
+    printer: Printer,
 ) -> list[ComponentReport]:
     """Check each component, then each pipeline whose source and sink both passed."""
+    from icestream.engine.column_check import column_steps
     from icestream.plan.table_changes import compatibility_steps
 
     plan.export_environment()
@@ -136,9 +143,12 @@ def _check_all(
     for pipeline in plan.pipelines:
         ends = [("source", pipeline.source_name), ("sink", pipeline.sink_name)]
         if all(end in reports and not reports[end].errors() for end in ends):
-            steps = partial(compatibility_steps, pipeline)
+            steps = [
+                *column_steps(config, pipeline, plan.state),
+                *compatibility_steps(pipeline),
+            ]
             pairs["pipeline", pipeline.name] = _check_component(
-                f"pipeline {pipeline.name!r}", steps, printer
+                f"pipeline {pipeline.name!r}", partial(iter, steps), printer
             )
     return [*reports.values(), *pairs.values()]
 

@@ -58,7 +58,7 @@ def bind_columns(
     columns: Columns,
     steps: Sequence[tuple[Component, Transform[Any]]],
     sink: Component,
-    table: Columns = UNKNOWN_COLUMNS,
+    existing: Columns | None = None,
 ) -> BoundColumns:
     """Bind every column that a pipeline names.
 
@@ -67,7 +67,7 @@ def bind_columns(
         columns: the columns of the source.
         steps: the transforms of the pipeline, in the file and built.
         sink: the sink, in the file.
-        table: the columns of the table after a run, if they are known.
+        existing: the columns of the table, none if it does not exist; None if that is not known.
     """
     # These need Arrow, which takes longer to import than a file takes to check.
     from icestream.sinks.iceberg.column_checks import check_columns, table_columns
@@ -79,9 +79,15 @@ def bind_columns(
     options = sink.options
     if not isinstance(options, IcebergOptions):
         return BoundColumns(columns, UNKNOWN_COLUMNS, tuple(problems))
+    table = table_columns(options, columns)
+    after = UNKNOWN_COLUMNS
+    if existing is not None:
+        names = set(existing.names)
+        added = [column for column in table.known if column.name not in names]
+        after = Columns((*existing.known, *added), columns.is_complete)
     places = _Places(config, sink, problems)
-    check_columns(options, columns, places.report, table, is_whole=sink.is_whole)
-    return BoundColumns(columns, table_columns(options, columns), tuple(problems))
+    check_columns(options, columns, places.report, after, is_whole=sink.is_whole)
+    return BoundColumns(columns, table, tuple(problems))
 
 
 def describe_columns(columns: Columns, format_version: int) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _UNITS = re.compile(
     re.IGNORECASE,
 )
 _PLUS_SIGN = re.compile(r"(?:^|[(,])\s*\+")
+_ALIAS = re.compile(r"\bAS\s+`?(\w+)`?\s*$", re.IGNORECASE)
 CONDITION_EXAMPLE = "Write a boolean expression, e.g. `amount > 0`."
 QUERY_EXAMPLE = "Write e.g. `SELECT * FROM rows WHERE id IS NULL`."
 ITEM_EXAMPLE = "Write a column or an expression with a name, e.g. `price * 2 AS double_price`."
@@ -108,6 +109,10 @@ def bind_items(
     for number, text in enumerate(texts):
         bound = _bind(text, columns, "expression", ITEM_EXAMPLE, aliases)
         problems += [(number, problem) for problem in bound.problems]
+        if bound.problems and bound.outputs is None:
+            # What the item would give is clear enough not to hide the problems of later steps.
+            alias = _ALIAS.search(text)
+            bound = BoundExpression(outputs=(ColumnType(alias[1]),) if alias else ())
         outputs += bound.outputs or ()
         # An item may use the alias of an item before it.
         aliases = None if aliases is None or bound.outputs is None else (*aliases, *bound.outputs)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.columns import Report
 
-# Also as in `who.*`.
-ALL_COLUMNS = re.compile(r"(?:^|\.)\s*\*")
+ALL_MEMBERS = re.compile(r"\.\s*\*")
 
 
 _PLAIN = re.compile(r"(\*|\w+|`[^`]+`)(?:\s+(?:as\s+)?(\w+|`[^`]+`))?", re.IGNORECASE)
@@ -49,8 +48,8 @@ class SelectTransform(Transform[SelectOptions]):
         column = Columns((ColumnType(name),))
         for item in self.options.columns:
             _, given = bind_items([item], column)
-            may_be_star = not given.is_complete and ALL_COLUMNS.search(item)
-            if may_be_star or given.find(name) is not None:
+            # A struct may have a member of this name.
+            if ALL_MEMBERS.search(item) or given.find(name) is not None:
                 return False
         return True
 

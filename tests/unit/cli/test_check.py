@@ -37,6 +37,7 @@ def test_check_tests_every_component(icestream: Icestream, tmp_path: Path) -> No
         ("✓", "write to warehouse"),
         ("✓", "find namespace"),
         ("✓", "find table"),
+        ("✓", "bind columns"),
         ("✓", "fit table"),
     ]
     assert ended.out.splitlines()[-1] == "All checks passed."

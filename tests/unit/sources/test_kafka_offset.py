@@ -172,7 +172,7 @@ def test_schema_has_the_declared_and_included_columns() -> None:
 
 
 def test_unreadable_schema_is_refused_when_the_source_is_built() -> None:
-    with pytest.raises(PlanError, match="schema: 'id foo' is not a column with a type"):
+    with pytest.raises(PlanError, match="schema: 'id foo' has the unknown type 'foo'"):
         KafkaSource(options(schema="id foo"))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icestream.contracts.decoder import Decoder
-    from icestream.contracts.source import Split
+    from icestream.contracts.source import Source, Split
     from icestream.engine.state import PipelineState
     from icestream.plan.plan import PipelinePlan
 
@@ -49,10 +49,17 @@ class RefusedField:
     members: tuple[str, ...] = ()
 
 
-class _Sample:
-    """The first records of some splits, all with the same context."""
+class Sample:
+    """The first records of some splits, all with the same context.
+
+    Attributes:
+        values: the records.
+        context: their context.
+        is_all: whether the splits hold no others.
+    """
 
     def __init__(self) -> None:
+        self.is_all = True
         self.values: list[bytes | None] = []
         self.context: Mapping[str, Any] = {}
         self._blocks: list[tuple[int, Records]] = []
@@ -232,7 +239,7 @@ class StreamColumns:
         decoder = self._plan.source.decoder()
         if decoder is None:
             return self._of_rows()
-        sample = self._sample(splits)
+        sample = sample_records(self._plan.source, splits)
         if not sample.values:
             return None
         decoder = decoder.in_context(sample.context)
@@ -240,7 +247,8 @@ class StreamColumns:
         permitted = self._permitted(dict(zip(inferred.names, inferred.types, strict=True)))
         decoded = [pa.field(name, kind) for name, kind in permitted.items()]
         if not decoded:
-            raise self._no_columns_error(decoder, sample)
+            where = f"pipeline {self._plan.name!r}, source {self._plan.source_name!r}"
+            raise no_columns_error(decoder, sample).at(where)
         extra = self._plan.source.extra_columns()
         self._columns = pa.schema([*decoded, *(extra or [])])
         self._remember()
@@ -254,48 +262,49 @@ class StreamColumns:
         self._remember()
         return self._columns
 
-    def _no_columns_error(self, decoder: Decoder, sample: _Sample) -> IcestreamError:
-        """Return the error for a sample without columns, which names its first bad record."""
-        where = f"pipeline {self._plan.name!r}, source {self._plan.source_name!r}"
-        bad = decoder.decode(pa.array(sample.values, pa.binary()), pa.schema([])).bad
-        if not bad:
-            return SchemaMismatchError(
-                f"cannot infer columns from record {sample.position(0)}: it has no field with a "
-                "value, and neither have those that follow",
-                where=where,
-                todo="Declare the columns with `schema`, or check that `format` is right.",
-            )
-        index, reason = min(bad)
-        return BadRecordError(
-            f"cannot infer columns from record {sample.position(index)}: "
-            f"{reason}{begins_with(sample.values[index])}",
-            where=where,
-            todo="Fix the records, or set the `format` that they have. If only some are bad, "
-            "declare the columns with `schema`; `on_error` of the sink then applies.",
-        )
-
-    def _sample(self, splits: Sequence[Split]) -> _Sample:
-        """Return a sample of records with the same context."""
-        sample = _Sample()
-        for split in splits:
-            count, size = max(SAMPLE // len(splits), 1), SAMPLE_BYTES // len(splits)
-            for block in self._plan.source.read(split):
-                if not isinstance(block, Records) or not len(block.values):
-                    continue
-                # Fields found only in other contexts become columns when those are decoded.
-                if not sample.values or block.context == sample.context:
-                    sample.add(block, _first(block.values.slice(0, count), size).to_pylist())
-                count -= len(block.values)
-                size -= pc.sum(pc.binary_length(block.values)).as_py() or 0
-                if count <= 0 or size <= 0:
-                    break
-        return sample
-
     def _remember(self) -> None:
         assert self._columns is not None  # noqa: S101 - just set
         encoded = base64.b64encode(self._columns.serialize().to_pybytes()).decode()
         readable = {column.name: str(column.type) for column in self._columns}
         self._state.remember_schema({"columns": readable, "arrow": encoded})
+
+
+def sample_records(source: Source[Any], splits: Sequence[Split]) -> Sample:
+    """Return the first records of some splits, all with the same context."""
+    sample = Sample()
+    for split in splits:
+        count, size = max(SAMPLE // len(splits), 1), SAMPLE_BYTES // len(splits)
+        for block in source.read(split):
+            if not isinstance(block, Records) or not len(block.values):
+                continue
+            # Fields found only in other contexts become columns when those are decoded.
+            is_same = not sample.values or block.context == sample.context
+            if is_same:
+                sample.add(block, _first(block.values.slice(0, count), size).to_pylist())
+            count -= len(block.values)
+            size -= pc.sum(pc.binary_length(block.values)).as_py() or 0
+            sample.is_all = sample.is_all and count >= 0 and size > 0 and is_same
+            if count <= 0 or size <= 0:
+                break
+    return sample
+
+
+def no_columns_error(decoder: Decoder, sample: Sample) -> IcestreamError:
+    """Return the error for a sample without columns, which names its first bad record."""
+    bad = decoder.decode(pa.array(sample.values, pa.binary()), pa.schema([])).bad
+    if not bad:
+        return SchemaMismatchError(
+            f"cannot infer columns from record {sample.position(0)}: it has no field with a "
+            "value, and neither have those that follow",
+            todo="Declare the columns with `schema`, or check that `format` is right.",
+        )
+    index, reason = min(bad)
+    return BadRecordError(
+        f"cannot infer columns from record {sample.position(index)}: "
+        f"{reason}{begins_with(sample.values[index])}",
+        todo="Fix the records, or set the `format` that they have. If only some are bad, "
+        "declare the columns with `schema`; `on_error` of the sink then applies.",
+    )
 
 
 def _first(values: pa.Array, size: int) -> pa.Array:
