@@ -50,7 +50,8 @@ def split_value_problem(
 ) -> IcestreamError | None:
     """Return the problem of an unquoted value in `{...}`, which YAML splits at its comma.
 
-    `{route_by: concat(a, b)}` is read as `{route_by: "concat(a", "b)": null}`.
+    `{route_by: concat(a, b)}` is read as `{route_by: "concat(a", "b)": null}`. The value counts as
+    unresolved.
 
     Args:
         path: the block.
@@ -67,6 +68,7 @@ def split_value_problem(
             depth += open_parentheses(other)
             parts.append(other)
         if parts and depth == 0 and (part is None or part in parts):
+            tree.unresolved.add((*path, key))  # half a value is not to be checked
             text = "..." if is_secret(key) else ", ".join([value, *parts])
             return IcestreamError(
                 f"YAML ends the value of {key!r} at its comma",

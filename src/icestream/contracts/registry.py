@@ -33,7 +33,8 @@ _JDBC = 'Write `type: jdbc` with `jdbc: {{uri: "{}"}}`. '
 
 ALTERNATIVES: dict[str, dict[str, str]] = {
     "sources": {
-        **dict.fromkeys(("mysql", "mariadb", "mysql-cdc", "debezium"), _DEBEZIUM),
+        **dict.fromkeys(("mysql", "mariadb", "mysql-cdc"), _DEBEZIUM),
+        "debezium": "Debezium writes to Kafka: `connector: kafka` with `format: debezium-json`. ",
         **dict.fromkeys(("postgres", "postgresql", "pg", "postgres_cdc", "pgoutput"), _POSTGRES),
         **dict.fromkeys(("redpanda", "confluent", "msk", "eventhubs", "warpstream"), _KAFKA),
         **{name: _FILES.format(name) for name in ("csv", "json", "parquet", "avro")},
