@@ -13,6 +13,7 @@ from icestream.plan.describe_tables import (
     NAMED_BY,
     describe_objects,
     describe_tables,
+    mirrored_text,
     object_lines,
     tables_lines,
 )
@@ -22,7 +23,12 @@ from icestream.plan.pipeline_tables import (
     is_missing_catalog_file,
 )
 from icestream.plan.stores import describe_store
-from icestream.plan.table_changes import change_text, column_changes, partition_changes
+from icestream.plan.table_changes import (
+    change_text,
+    column_changes,
+    partition_changes,
+    property_changes,
+)
 from icestream.plan.upsert_strategy import upsert_strategy
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.partition_terms import parse_partition_terms, parse_sort
@@ -224,11 +230,7 @@ def _action_of_error(exc: IcestreamError) -> dict[str, Any]:
 def _table_changes(
     options: IcebergOptions, table: Table, fills: PipelinePlan | None
 ) -> list[dict[str, Any]]:
-    properties = [
-        {"property": key, "from": table.properties.get(key), "to": value}
-        for key, value in options.table_properties.items()
-        if table.properties.get(key) != value and not is_secret(key, value)
-    ]
+    properties = property_changes(options, table)
     if fills is None:
         return properties
     return [*properties, *partition_changes(options, table), *column_changes(fills, table)]
@@ -308,7 +310,7 @@ def _many_lines(pipeline: dict[str, Any]) -> Iterator[str]:
     if table["route_by"]:
         yield f"    table      routed by {table['route_by']} into {table['name']}"
     elif "reason" not in table:
-        yield f"    table      {table['name']} mirrors {len(tables)} table{'s'[: len(tables) != 1]}"
+        yield f"    table      {table['name']} {mirrored_text(tables)}"
     if "reason" in table and (tables or not table["route_by"]):
         yield from _table_lines("table", table)
     yield from tables_lines(tables)

@@ -10,6 +10,7 @@ from icestream.plan.table_changes import (
     change_text,
     partition_changes,
     partitioning_text,
+    property_changes,
     table_layout,
 )
 from icestream.plan.upsert_strategy import upsert_strategy
@@ -49,6 +50,7 @@ ACTIONS = {
     "refused": "does not match the rows, a run would stop",
     "unknown": "unknown",
 }
+UNLISTED = "the source no longer lists its table"
 # Of the many reasons for which a run refuses a table, the text names one.
 STOPS = "would stop the run"
 NAMED_BY = {"source": "the source names the tables", "rows": "the rows name the tables"}
@@ -64,7 +66,12 @@ def describe_objects(found: PipelineTables) -> list[dict[str, Any]]:
 
 def describe_tables(pipeline: PipelinePlan, found: PipelineTables) -> list[dict[str, Any]]:
     """Return each table of a mirror or fan-out, and what a run would do with it."""
-    return [_describe(pipeline, one) for one in found.tables]
+    described = [_describe(pipeline, one) for one in found.tables]
+    if found.named_by == "source":
+        for one, table in zip(described, found.tables, strict=True):
+            if table.schema is None and one["action"] == "none":
+                one["reason"] = UNLISTED
+    return described
 
 
 def _describe(pipeline: PipelinePlan, one: PipelineTable) -> dict[str, Any]:
@@ -90,12 +97,16 @@ def _action(pipeline: PipelinePlan, one: PipelineTable) -> dict[str, Any]:
     if one.table is not None and not _may_write(pipeline, one.identifier, one.table):
         error = foreign_table_error(one.identifier)
         return {"action": "refused", "reason": error.what, "todo": error.todo}
-    if one.schema is None or pipeline.transforms:
-        # Only the rows, or Spark, know the columns.
-        return {"action": "none" if one.table is not None else "create"}
+    # Where transforms change the columns, only Spark knows them.
+    schema = None if pipeline.transforms else one.schema
     if one.table is None:
-        return _new_table(pipeline, one.schema)
-    return _existing_table(pipeline, one.schema, one.table)
+        return {"action": "create"} if schema is None else _new_table(pipeline, schema)
+    if schema is not None:
+        return _existing_table(pipeline, schema, one.table)
+    changes = property_changes(pipeline.sink.options, one.table)
+    if not pipeline.sink.is_mirror:
+        changes += partition_changes(pipeline.sink.options, one.table)
+    return {"action": "change" if changes else "none", "changes": changes}
 
 
 def _may_write(pipeline: PipelinePlan, identifier: tuple[str, ...], table: Table) -> bool:
@@ -172,8 +183,11 @@ def _existing_table(pipeline: PipelinePlan, schema: pa.Schema, table: Table) -> 
 
     options, comparison = compare_mirror(pipeline, schema, table)
     changes = allowed_changes(comparison, options.schema_evolution, options.branch)
-    described = [{**change.to_json(), "words": str(change)} for change in changes]
-    described += partition_changes(options, table)
+    described = [
+        *property_changes(options, table),
+        *partition_changes(options, table),
+        *({**change.to_json(), "words": str(change)} for change in changes),
+    ]
     return {
         "action": "change" if described else "none",
         "commit_mode": options.commit_mode,
@@ -241,6 +255,12 @@ def object_lines(objects: list[dict[str, Any]]) -> Iterator[str]:
     for one in objects:
         mark, words = ("+", "would be created") if one["action"] == "create" else (" ", "exists")
         yield f"  {mark} source     {one['kind']} {one['name']} {words}"
+
+
+def mirrored_text(tables: list[dict[str, Any]]) -> str:
+    """Return how many tables a mirror has, without those that its source no longer lists."""
+    count = sum(table.get("reason") != UNLISTED for table in tables)
+    return f"mirrors {count} table{'' if count == 1 else 's'}"
 
 
 def tables_lines(tables: list[dict[str, Any]]) -> Iterator[str]:

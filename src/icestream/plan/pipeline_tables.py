@@ -172,7 +172,7 @@ class _MultiTableSearch:
             return
         file = FanOutStateFile(self.plan.sink_cache(self.pipeline.name))
         recorded = {stored(table) for table in file.state.tables | file.state.written}
-        written = {stored(table) for table in file.state.written - file.state.given_up}
+        written = {stored(table) for table in file.state.written}
         found = (
             recorded
             if file.exists

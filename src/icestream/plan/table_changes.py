@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.faults import CheckStep
+from icestream.contracts.secrets import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +69,15 @@ def change_text(change: dict[str, Any]) -> str:
         new = partitioning_text(change["to"]).removeprefix("partitioned ")
         return f"{partitioning_text(change['from'])}, new files {new}"
     return str(change["words"])
+
+
+def property_changes(options: IcebergOptions, table: Table) -> list[dict[str, Any]]:
+    """Return the properties of the file that a run would set, without secrets."""
+    return [
+        {"property": key, "from": table.properties.get(key), "to": value}
+        for key, value in options.table_properties.items()
+        if table.properties.get(key) != value and not is_secret(key, value)
+    ]
 
 
 def partition_changes(options: IcebergOptions, table: Table) -> list[dict[str, Any]]:

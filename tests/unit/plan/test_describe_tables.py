@@ -154,6 +154,22 @@ def test_existing_table_is_compared_with_the_table_of_the_source(tmp_path: Path)
     assert (counts["create"], counts["change"], counts["none"]) == (0, 1, 1)
 
 
+@pytest.mark.parametrize("text", [MIRROR, FAN_OUT], ids=["mirror", "fan-out"])
+def test_property_that_differs_is_a_change_of_each_table(tmp_path: Path, text: str) -> None:
+    text = text.replace("namespace: shop", "namespace: shop, table_properties: {owner: me}")
+    plan = plan_of(tmp_path, text)
+    make_tables(plan, "shop.items", "shop.orders", **{CREATED_BY: "shop"})
+
+    assert lines(plan)[2:] == [
+        "  ~ table      lake.shop.items would be changed",
+        "  ~ table      lake.shop.orders would be changed",
+        "    table      the rows may name further ones",
+    ]
+    assert tables_of(plan)["lake.shop.items"]["changes"] == [
+        {"property": "owner", "from": None, "to": "me"}
+    ]
+
+
 def test_bucketed_table_of_an_earlier_version_is_unchanged(tmp_path: Path) -> None:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import BucketTransform
@@ -199,6 +215,17 @@ def test_dropped_table_would_stop_the_run(tmp_path: Path) -> None:
         "refused",
         "the table was dropped, and the rows that this pipeline committed went with it",
     )
+
+
+def test_table_that_the_source_no_longer_lists_is_shown_as_such(tmp_path: Path) -> None:
+    plan = mirror(tmp_path, [listed("public.orders")])
+    make_tables(plan, "shop.orders", "shop.old", **{CREATED_BY: "shop"})
+
+    assert lines(plan)[1:] == [
+        "    table      lake.shop.* mirrors 1 table",
+        "    table      lake.shop.old exists: the source no longer lists its table",
+        "    table      lake.shop.orders exists",
+    ]
 
 
 def test_unreachable_source_leaves_the_rest_of_the_plan(tmp_path: Path) -> None:
