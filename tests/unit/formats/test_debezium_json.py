@@ -15,7 +15,7 @@ from tests.unit.formats.debezium_events import (
     with_schema,
 )
 
-from icestream.contracts.changes import TOMBSTONE, UNCHANGED_COLUMNS
+from icestream.contracts.changes import TOMBSTONE, UNCHANGED_COLUMNS, change_schema_of
 from icestream.formats.debezium.json import DebeziumJsonDecoder
 
 ONE, TWO = {"id": 1}, {"id": 2}
@@ -446,3 +446,22 @@ def test_event_that_no_connector_writes_does_not_affect_its_neighbours(
     assert [place for place, _ in changes.bad] in ([1], [])
     rows = [row for _, _, rows in blocks_of(changes) for row in rows if row.get("id") == 9]
     assert [row["__op"] for row in rows] == ["c", "c"]
+
+
+def test_rows_are_traced_back_to_their_records() -> None:
+    changes = decode(
+        DebeziumJsonDecoder(),
+        [
+            (ONE, envelope("c", after={"id": 1})),
+            (ONE, b"broken"),
+            (ONE, envelope("c", after={"id": 1}, table="tags")),
+            (TWO, envelope("c", after={"id": 2})),
+            (TWO, envelope("d", before={"id": 2})),
+        ],
+    )
+
+    traced = {
+        change_schema_of(block.schema).table[-1]: indices.tolist()
+        for block, indices in zip(changes.blocks, changes.records, strict=True)
+    }
+    assert traced == {"orders": [0, 3, 4], "tags": [2]}
