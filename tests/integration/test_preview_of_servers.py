@@ -167,6 +167,8 @@ def test_one_table_of_a_database_is_previewed(icestream: Icestream, shop: str) -
     document = icestream("preview", "--table", "public.log", "--output", "json").document
     assert [table["table"] for table in document["tables"]] == ["lake.public.log"]
     assert document["records"] == 2
+    source = icestream("preview", "--source", "shop", "--output", "json").document
+    assert sorted(table["table"] for table in source["tables"]) == ["public.log", "public.orders"]
     assert one(shop, "SELECT count(*) FROM pg_publication") == 0
 
 

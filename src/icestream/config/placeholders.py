@@ -11,7 +11,7 @@ from icestream.config.loader import load
 from icestream.errors import ConfigError, IcestreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from icestream.config.model import Config
 
@@ -72,4 +72,23 @@ def load_with_placeholders(
             found = badness(trial) if best > (0, 0) else best
             if found < best:
                 chosen, best = trial, found
-    return load(path, environment={**environment, **chosen})
+    try:
+        config = load(path, environment={**environment, **chosen})
+        validate(config)
+    except ConfigError as exc:
+        raise ConfigError([*exc.problems, *_unset_problems(exc, chosen, path)]) from exc
+    return config
+
+
+def _unset_problems(
+    error: ConfigError, chosen: Mapping[str, str], path: FilePath
+) -> Iterator[IcestreamError]:
+    """Yield a problem that explains the placeholders, if the error is about one of them."""
+    if chosen and ("${" in str(error) or any(text in str(error) for text in chosen.values())):
+        names = ", ".join(f"${{{name}}}" for name in chosen)
+        yield IcestreamError(
+            f"placeholders stand for what is not set: {names}",
+            where=str(path),
+            todo="Set what the pipeline depends on: in the environment, or under `environment` of "
+            "the test file.",
+        )

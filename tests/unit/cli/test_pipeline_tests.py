@@ -320,6 +320,18 @@ def test_environment_of_the_test_file_wins_over_placeholders(run: Run) -> None:
     assert ended.code == 0, ended.out + ended.err
 
 
+def test_placeholder_that_does_not_fit_is_explained(run: Run) -> None:
+    config = CONFIG.replace("topics: [orders]", 'topics: [orders]\n      schema: "${SCHEMA}"')
+    ended = run("tests:\n  - {name: t, given: [], expect: []}\n", config=config)
+    assert ended.code == 2
+    assert ended.err.splitlines()[-2:] == [
+        "icestream.yaml: placeholders stand for what is not set: ${BROKERS}, ${SCHEMA}, "
+        "${KAFKA_PASSWORD}, ${CATALOG_URI}, ${file:/run/secrets/none}, ${METRICS_PORT}",
+        "  Set what the pipeline depends on: in the environment, or under `environment` of the "
+        "test file.",
+    ]
+
+
 def test_default_of_a_variable_is_kept(run: Run) -> None:
     config = CONFIG.replace("topics: [orders]", 'topics: [orders]\n      schema: "${S:-id string}"')
     tests = "tests:\n  - {name: t, given: [{id: 1}], expect: [{id: '1'}]}\n"
