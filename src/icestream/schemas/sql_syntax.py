@@ -17,11 +17,13 @@ from icestream.schemas.spark_types import is_type_name, unknown_type
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sqlglot.errors import ParseError
     from sqlglot.expressions import Expr
 
     from icestream.contracts.columns import Columns
 
 _HEAD = "SELECT\n"
+SPLIT = "Write one expression; in a list, each is an item of its own."
 
 # Token types of sqlglot, by what may stand next to them.
 _BINARY = {
@@ -81,17 +83,19 @@ def parse_expression(text: str, columns: Columns, noun: str = "expression") -> E
     try:
         found = sqlglot.parse(_HEAD + text + "\n", dialect="spark")
     except ParseError as exc:
-        fault = tokens.fault(columns, str(exc)) or _bad_type(exc)
+        fault = tokens.fault(columns, exc) or _bad_type(exc)
         if isinstance(fault, PlanError):
             raise fault from exc
         if fault is not None:
-            raise PlanError(f"not a SQL {noun}, {fault}: {text!r}") from exc
+            todo = SPLIT if fault == tokens.split_fault() else ""
+            raise PlanError(f"not a SQL {noun}, {fault}: {text!r}", todo=todo) from exc
         return None
     except (SqlglotError, RecursionError):
         return None
     fault = tokens.split_fault() or tokens.statement() if tokens.tokens else "it is empty"
     if fault is not None:
-        raise PlanError(f"not a SQL {noun}, {fault}: {text!r}")
+        todo = SPLIT if fault == tokens.split_fault() else ""
+        raise PlanError(f"not a SQL {noun}, {fault}: {text!r}", todo=todo)
     tree = found[0] if len(found) == 1 else None
     if not isinstance(tree, exp.Select):
         return None
@@ -143,7 +147,7 @@ class _Tokens:
         self.tokens = tokens
         self.kinds = [token.token_type.name for token in tokens]
 
-    def fault(self, columns: Columns, refusal: str) -> str | None:
+    def fault(self, columns: Columns, refusal: ParseError) -> str | None:
         """Return why the text can't be an expression of Spark; None if it may be one.
 
         Args:
@@ -155,7 +159,7 @@ class _Tokens:
             or self.split_fault()
             or self.statement()
             or self._misplaced_operator()
-            or (None if self._is_about_arguments(refusal) else self._strange_words(columns))
+            or self._strange_words(columns, refusal)
         )
 
     def split_fault(self) -> str | None:
@@ -221,12 +225,14 @@ class _Tokens:
         calls = any(pair == ("VAR", "L_PAREN") for pair in pairwise(self.kinds))
         return "provided arguments" in refusal or (calls and "missing for" in refusal)
 
-    def _strange_words(self, columns: Columns) -> str | None:
+    def _strange_words(self, columns: Columns, refusal: ParseError) -> str | None:
         """Return where simple words do not make an expression.
 
         Only for a text of names, literals, operators and the most common keywords, none of which
         may be meant as a name: sqlglot and Spark agree on those.
         """
+        if self._is_about_arguments(str(refusal)):
+            return None
         if not self.kinds or any(
             kind not in _SIMPLE or (kind == "VAR" and _GRAMMAR_WORDS.fullmatch(token.text))
             for kind, token in zip(self.kinds, self.tokens, strict=True)
@@ -237,7 +243,7 @@ class _Tokens:
             return None
         if any(self._may_be_name(index, columns) for index in range(len(self.kinds))):
             return None
-        return self._first_strange()
+        return self._first_strange(refusal)
 
     def _may_be_name(self, index: int, columns: Columns) -> bool:
         """Tell whether Spark may take a word for a name where sqlglot does not."""
@@ -259,10 +265,12 @@ class _Tokens:
         # Spark has functions called `and` and `when`.
         return after == "L_PAREN" or not columns.lacks(self.tokens[index].text)
 
-    def _first_strange(self) -> str:
-        """Return the first place at which a word follows an operand, or the last word."""
+    def _first_strange(self, refusal: ParseError) -> str:
+        """Return the first place at which a word follows an operand, or where sqlglot stops."""
         kinds = self.kinds
         for index in range(1, len(kinds)):
             if kinds[index] in _OPERANDS and kinds[index - 1] in _OPERANDS | _CLOSERS:
                 return self._at(index)
-        return self._at(len(kinds) - 1)
+        word = refusal.errors[0].get("highlight") if refusal.errors else None
+        found = [index for index, token in enumerate(self.tokens) if token.text == word]
+        return self._at(found[-1] if found else len(kinds) - 1)

@@ -7,6 +7,8 @@ import pytest
 from icestream.config import parse
 from icestream.errors import ConfigError
 from icestream.plan import build
+from icestream.schemas.expressions import CONDITION_EXAMPLE
+from icestream.schemas.sql_syntax import SPLIT
 
 FILE = """\
 sources:
@@ -62,7 +64,7 @@ def test_expectation_uses_spark_sql_and_plans_a_dead_letter_table() -> None:
 def test_invalid_sql_is_reported_at_its_location(expr: str, what: str) -> None:
     assert message(GOOD, f'{{name: odd, expr: "{expr}"}}') == (
         f"orders.yaml:14:29 sinks.lake.config.expect[1].expr: {what}\n"
-        "  Write a boolean expression, e.g. `amount > 0`."
+        f"  {SPLIT if ';' in expr else CONDITION_EXAMPLE}"
     )
 
 

@@ -15,6 +15,7 @@ from icestream.schemas.expressions import (
     bind_items,
     bind_query,
 )
+from icestream.schemas.sql_syntax import SPLIT
 
 COLUMNS = Columns.of(
     pa.schema(
@@ -126,7 +127,7 @@ def test_every_unknown_name_of_an_expression_is_reported() -> None:
         ("amount > 0 adn id > 0", "near 'adn' in column 12"),
         ("amount 0", "near '0' in column 8"),
         ("amount =< 0", "near '<' in column 9"),
-        ("amount > 0 && id > 0", "near '0' in column 20"),
+        ("amount > 0 && id > 0", "near '&&' in column 12"),
         ("-- nothing", "it is empty"),
     ],
 )
@@ -135,7 +136,8 @@ def test_broken_sql_is_reported_whatever_the_columns(
     columns: Columns, text: str, fault: str
 ) -> None:
     what = f"not a SQL expression, {fault}: {text!r}"
-    assert bind_expression(text, columns) == [(what, ITEM_EXAMPLE)]
+    todo = SPLIT if fault[5:8] in ("';'", "','") else ITEM_EXAMPLE
+    assert bind_expression(text, columns) == [(what, todo)]
 
 
 @pytest.mark.parametrize("text", ["amount > AND id > 0", "CASE WHEN id > 0 THEN 1"])
