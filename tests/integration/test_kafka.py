@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.fixtures.waiting import wait_until
 
-from icestream.errors import ConnectorError, RefusedError, SourceChangedError
+from icestream.errors import BadRecordError, ConnectorError, RefusedError, SourceChangedError
 from icestream.plan.plan import Batching
 from icestream.sources.kafka import KafkaOptions, KafkaSource
 from icestream.sources.kafka import source as kafka_source
@@ -513,3 +513,32 @@ def test_commit_marker_at_the_end_is_not_sampled_as_an_empty_record(
 
     assert 80 <= source.rows_between(start, end) <= 87
     source.close()
+
+
+def test_record_that_is_not_json_is_named_when_columns_are_inferred(
+    kafka_broker: KafkaBroker, lake: Lake
+) -> None:
+    topic = kafka_broker.new_topic()
+    kafka_broker.produce(topic, ['[{"id": 1}]'])
+    with pytest.raises(BadRecordError) as caught:
+        lake.run(lake.plan(source_of(kafka_broker, topic, format="json")))
+
+    assert caught.value.what == (
+        f"cannot infer columns from record {topic}[0]@0: not a JSON object but an array; write one "
+        """object per record, in files one per line (begins with '[{"id": 1}]')"""
+    )
+
+
+def test_record_that_is_not_json_is_named_when_it_is_decoded(
+    kafka_broker: KafkaBroker, lake: Lake
+) -> None:
+    topic = kafka_broker.new_topic()
+    kafka_broker.produce(topic, ['{"id": 1}', b"\0\0\0\0\7ab"])
+    with pytest.raises(BadRecordError) as caught:
+        lake.run(lake.plan(source_of(kafka_broker, topic, format="json")))
+
+    assert caught.value.what == (
+        f"record {topic}[0]@1 can't be decoded: not JSON: expecting value at character 0; it "
+        "starts like a record of a schema registry, which needs `format: avro` "
+        r"(begins with '\x00\x00\x00\x00\x07ab')"
+    )

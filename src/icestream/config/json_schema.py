@@ -147,12 +147,21 @@ def _with_descriptions(node: Any) -> Any:
         if not (key == "title" and isinstance(value, str) and value != TITLE)
         and not (key in ("planned", "path", "expressions") and not isinstance(value, dict))
     }
+    if node.get("expressions") is True:
+        _allow_split_items(result)
     if planned is True:
         result["description"] = f"{result.get('description', '')} {UNAVAILABLE}".strip()
     elif isinstance(planned, list):
         words = f"Not available in this version: {', '.join(planned)}."
         result["description"] = f"{result.get('description', '')} {words}".strip()
     return result
+
+
+def _allow_split_items(node: Schema) -> None:
+    """Allow what YAML makes of an expression without quotes: `[f(a, 1, b)]` has a number."""
+    for choice in (node, *node.get("anyOf", ())):
+        if choice.get("type") == "array":
+            choice["items"]["type"] = ["string", "number", "boolean", "null"]
 
 
 def _lenient(node: Any) -> Any:

@@ -94,6 +94,26 @@ def test_reference_may_replace_a_number_only_in_an_editor(
     assert not faults(lenient, text)
 
 
+@pytest.mark.parametrize(
+    "option", ["partitioning: [bucket(4, id), f(a, 1, b)]", "sort_order: [f(a, 1.5, b) desc]"]
+)
+def test_expressions_without_quotes_fit_both_schemas(
+    strict: jsonschema.Draft202012Validator, lenient: jsonschema.Draft7Validator, option: str
+) -> None:
+    text = f"sinks: {{a: {{connector: iceberg, config: {{namespace: a, table: t, {option}}}}}}}"
+    assert faults(strict, text) == []
+    assert faults(lenient, text) == []
+
+
+def test_selected_expressions_without_quotes_fit_both_schemas(
+    strict: jsonschema.Draft202012Validator, lenient: jsonschema.Draft7Validator
+) -> None:
+    for step in ("[f(a, true, null, b)]", "{columns: [f(a, 1, b)]}"):
+        text = f"pipelines: {{p: {{source: a, sink: b, transforms: [{{select: {step}}}]}}}}"
+        assert faults(strict, text) == []
+        assert faults(lenient, text) == []
+
+
 def test_every_connector_is_in_the_schema(schema: Any) -> None:
     found = schema["$defs"]["SourceBlock"]["properties"]["connector"]["enum"]
     assert found == connectors.connector_names("sources")
