@@ -12,7 +12,7 @@ import click
 from icestream.cli import output
 from icestream.cli.output import Printer, with_output_options
 from icestream.cli.query import json_value
-from icestream.errors import PlanError
+from icestream.errors import IcestreamError, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,10 +60,18 @@ def command(printer: Printer, files: tuple[Path, ...], junit: Path | None) -> in
         "tests": [result_document(result) for result in results],
     }
     if junit is not None:
-        junit.write_bytes(junit_xml(results))
+        _write(junit, junit_xml(results))
     counts = f"{len(results) - failed:,} passed" + (f", {failed:,} failed" if failed else "")
     printer.print_result(document, f"{counts} in {output.format_duration(seconds)}")
     return DIFFERENCES if failed else 0
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as exc:
+        what = f"the results cannot be written: {(exc.strerror or str(exc)).lower()}"
+        raise IcestreamError(what, where=str(path)) from exc
 
 
 def find_files(given: Sequence[Path]) -> list[Path]:

@@ -354,6 +354,15 @@ tests:
     assert failure.get("message") == '- not found: {"id": 2}'
 
 
+def test_results_that_cannot_be_written_are_an_error(run: Run) -> None:
+    tests = "tests:\n  - {name: good, given: [{id: 1}], expect: [{id: 1}]}\n"
+    ended = run(tests, "--junit", "none/results.xml")
+    assert (ended.code, ended.err) == (
+        1,
+        "error: none/results.xml: the results cannot be written: no such file or directory\n",
+    )
+
+
 def test_test_files_are_found_at_any_depth(icestream: Icestream, tmp_path: Path) -> None:
     (tmp_path / "icestream.yaml").write_text(CONFIG, encoding="utf-8")
     test = "config: {}icestream.yaml\ntests:\n  - {{name: t, given: [{{id: 1}}], expect: [{{}}]}}\n"
