@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
-    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
     from icestream.contracts.changes import ChangeSchema
@@ -134,7 +133,7 @@ def _new_table(pipeline: PipelinePlan, schema: pa.Schema) -> dict[str, Any]:
     return {
         "action": "create" if options.create else "missing",
         "commit_mode": options.commit_mode,
-        "columns": describe_columns(columns),
+        "columns": [{"name": one.name, "type": str(one.field_type)} for one in columns.fields],
         "key": list(options.key_fields or mirror_schema.change_schema.key),
         "partitioning": terms,
         "partitioning_reason": _partitioning_reason(
@@ -142,14 +141,6 @@ def _new_table(pipeline: PipelinePlan, schema: pa.Schema) -> dict[str, Any]:
         ),
         "source_bytes": size,
     }
-
-
-def describe_columns(schema: Schema) -> list[dict[str, Any]]:
-    """Return the columns of a table that would be created."""
-    return [
-        {"name": one.name, "type": str(one.field_type), "required": one.required}
-        for one in schema.fields
-    ]
 
 
 def compare_mirror(
@@ -290,9 +281,8 @@ def _table_lines(table: dict[str, Any], *, with_columns: bool) -> Iterator[str]:
     if table.get("todo"):
         yield f"  !   {table['todo']}"
     if with_columns:
-        columns = table.get("columns") or []
-        width = max((len(column["name"]) for column in columns), default=0)
-        yield from (f"  +   {one['name'].ljust(width)}  {_type_text(one)}" for one in columns)
+        columns = table.get("columns", ())
+        yield from (f"  +   column {one['name']} {one['type']}" for one in columns)
     yield from (f"  ~   {change_text(change)}" for change in table.get("changes", ()))
     warnings = (table.get("upsert") or {}).get("warnings", ())
     yield from (f"  !   {warning}" for warning in warnings)
@@ -307,7 +297,3 @@ def _layout_text(table: dict[str, Any]) -> str:
     layout = f"{partitioning_text(terms)}: {table['partitioning_reason']}"
     source = f" from {table['source']}" if table["source"] else ""
     return f"{source} with {columns}, {f'key {key}' if key else 'no key'}; {layout}"
-
-
-def _type_text(column: dict[str, Any]) -> str:
-    return f"{column['type']} not null" if column["required"] else str(column["type"])

@@ -57,10 +57,10 @@ def test_new_tables_are_shown_with_their_columns(tmp_path: Path) -> None:
         "    table      lake.shop.* mirrors 2 tables",
         "  + table      lake.shop.log would be created from public.log with 1 column, no key; "
         "unpartitioned: empty in the source",
-        "  +   id  long",
+        "  +   column id long",
         "  + table      lake.shop.orders would be created from public.orders with 1 column, key "
         "id; unpartitioned: about 12 MB in the source",
-        "  +   id  long",
+        "  +   column id long",
         "  + table      properties of a new table:",
     ]
     assert describe(plan)["counts"]["create"] == 2
@@ -128,9 +128,7 @@ def test_hundreds_of_tables_are_summarised_and_all_in_the_document(tmp_path: Pat
         "  + table      ... and 180 more that would be created: see `--output json`"
     )
     assert len(tables_of(plan)) == 200
-    assert tables_of(plan)["lake.shop.t199"]["columns"] == [
-        {"name": "id", "type": "long", "required": False}
-    ]
+    assert tables_of(plan)["lake.shop.t199"]["columns"] == [{"name": "id", "type": "long"}]
 
 
 def test_existing_table_is_compared_with_the_table_of_the_source(tmp_path: Path) -> None:
