@@ -33,7 +33,7 @@ version: "1.0"
 sources:
   shop: {connector: datagen, config: {rows: 1000}}
 sinks:
-  lake: {connector: iceberg, config: {namespace: demo, route_by: kind}}
+  lake: {connector: iceberg, config: {namespace: demo, route_by: event_type}}
 pipelines:
   shop: {source: shop, sink: lake}
 metrics: {port: 0}

@@ -244,7 +244,7 @@ def test_unreachable_source_leaves_the_rest_of_the_plan(tmp_path: Path) -> None:
     ("text", "head"),
     [
         (MIRROR, "    table      lake.shop.* mirrors 1 table"),
-        (FAN_OUT, "    table      routed by kind into lake.shop.*"),
+        (FAN_OUT, "    table      routed by event_type into lake.shop.*"),
     ],
     ids=["mirror", "fan-out"],
 )

@@ -37,7 +37,7 @@ pipelines: {shop: {source: shop, sink: lake}}
 """
 FAN_OUT = """\
 sources: {shop: {connector: datagen, config: {rows: 10}}}
-sinks: {lake: {connector: iceberg, config: {namespace: shop, route_by: kind}}}
+sinks: {lake: {connector: iceberg, config: {namespace: shop, route_by: event_type}}}
 pipelines: {shop: {source: shop, sink: lake}}
 """
 COLUMNS = Schema(NestedField(1, "id", LongType(), required=False))
@@ -73,7 +73,7 @@ def listed(table: str, *, key: tuple[str, ...] = ("id",), size: int | None = 0) 
 
 
 def test_single_table_is_named_by_the_file(tmp_path: Path) -> None:
-    found = find(plan_of(tmp_path, FAN_OUT.replace("route_by: kind", "table: orders")))
+    found = find(plan_of(tmp_path, FAN_OUT.replace("route_by: event_type", "table: orders")))
 
     assert (names(found), found.named_by) == (["lake.shop.orders"], "file")
     assert found.tables[0].table is None
