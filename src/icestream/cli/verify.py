@@ -44,7 +44,7 @@ LABELS = {
     type=click.IntRange(min=0),
     default=20,
     show_default=True,
-    help="Maximum number of differing rows to list per table.",
+    help="Maximum number of differing rows or problems to list per table.",
 )
 @with_config_option
 def command(
@@ -110,11 +110,10 @@ def offset_text(report: OffsetReport, limit: int = 20) -> str:
             f"    {count(report.unlinked, 'snapshot')} of an older version, without start offsets: "
             "not verified"
         )
-    lines += _offset_counts(report)
     lines += [f"    {problem.what}" for problem in report.problems[:limit]]
     if len(report.problems) > limit:
         lines.append(f"    and {len(report.problems) - limit:,} more")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_offset_counts(report)])
 
 
 def _offset_counts(report: OffsetReport) -> list[str]:

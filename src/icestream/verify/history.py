@@ -105,8 +105,9 @@ class TableHistory:
         """Return the snapshots with batches of a pipeline, without replayed dead letters."""
         return [entry for entry in self.entries if entry.writer == pipeline]
 
-    def count_rows(self) -> int:
-        """Return the number of rows in the data files of the newest snapshot."""
+    @cached_property
+    def rows(self) -> int:
+        """The number of rows in the data files of the newest snapshot."""
         if self.head_id is None:
             return 0
         files = self._table.scan(snapshot_id=self.head_id).plan_files()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from icestream.verify.side import DatabaseSide, TableNames
 
 APPEND, UPSERT = "append", "upsert"
+TRANSFORMED = "transforms change or leave out rows, so they differ from those of the database"
+EXPECTED = "`expect` may leave out rows that the database has"
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,19 @@ class Mirror:
         source: its source.
         sink: the options of the sink.
         catalog: the catalog of the tables.
+        rules: the transforms and expectations of single tables.
     """
 
     pipeline: str
     source: Any
     sink: IcebergOptions
     catalog: Catalog[Any]
+    rules: tuple[Any, ...] = ()
+
+    def problem(self, table: TableNames) -> str:
+        """Return why a table of the database can't be compared; empty if it can."""
+        problems = (_rules_problem(each) for each in self.rules if each.matches(table))
+        return next(filter(None, problems), "")
 
     def side(self) -> DatabaseSide:
         """Return the database."""
@@ -120,7 +129,13 @@ class OffsetPipeline:
 def find_mirrors(plan: Plan) -> list[Mirror]:
     """Return the pipelines whose tables can be compared with a database."""
     return [
-        Mirror(pipeline.name, pipeline.source, pipeline.sink.options, pipeline.sink.catalog)
+        Mirror(
+            pipeline.name,
+            pipeline.source,
+            pipeline.sink.options,
+            pipeline.sink.catalog,
+            _table_rules(pipeline),
+        )
         for pipeline in plan.pipelines
         if pipeline.sink.is_mirror and not _mirror_problem(pipeline)
     ]
@@ -136,13 +151,15 @@ def find_offset_pipelines(plan: Plan) -> list[OffsetPipeline]:
 
 
 def skipped_pipelines(plan: Plan) -> dict[str, str]:
-    """Return the pipelines that can't be verified, and why."""
-    reasons = {
-        pipeline.name: (
-            _mirror_problem(pipeline) if pipeline.sink.is_mirror else _offset_problem(pipeline)
-        )
-        for pipeline in plan.pipelines
-    }
+    """Return the pipelines, or single tables of them, that can't be verified, and why."""
+    reasons = {}
+    for pipeline in plan.pipelines:
+        if not pipeline.sink.is_mirror:
+            reasons[pipeline.name] = _offset_problem(pipeline)
+            continue
+        reasons[pipeline.name] = problem = _mirror_problem(pipeline)
+        for rules in () if problem else _table_rules(pipeline):
+            reasons[f"{pipeline.name}: {rules.pattern}"] = _rules_problem(rules)
     return {name: reason for name, reason in reasons.items() if reason}
 
 
@@ -151,12 +168,23 @@ def _mirror_problem(pipeline: PipelinePlan) -> str:
     if op_name_of(sink.options) is not None:
         return "with `commit_mode: append` its tables hold every change"
     if pipeline.transforms:
-        return "its transforms change or leave out rows, so they differ from those of the database"
+        return TRANSFORMED
     if sink.expectations():
-        return "`expect` may leave out rows that the database has"
+        return EXPECTED
     if not isinstance(source, PostgresCdcOptions) and getattr(source, "database", None) is None:
         return f"source {pipeline.source_name!r} has no `database` to compare its tables with"
     return ""
+
+
+def _table_rules(pipeline: PipelinePlan) -> tuple[Any, ...]:
+    rules: tuple[Any, ...] = getattr(pipeline, "tables", ())
+    return rules
+
+
+def _rules_problem(rules: Any) -> str:
+    if rules.transforms:
+        return TRANSFORMED
+    return EXPECTED if rules.expectations else ""
 
 
 def _offset_problem(pipeline: PipelinePlan) -> str:

@@ -117,11 +117,16 @@ def _mirror_reports(
         if not found and not selection.words:
             name = f"{mirror.catalog.name}.*"
             yield TableReport(mirror.pipeline, side.identity(), name, *NOTHING_YET)
-        names = [
-            table
-            for table in found
-            if selection.includes(".".join(table), partial(mirror.matches, table))
-        ]
+        names = []
+        for table in found:
+            if not selection.includes(".".join(table), partial(mirror.matches, table)):
+                continue
+            problem = mirror.problem(table)
+            if not problem:
+                names.append(table)
+            elif selection.words:  # else it is listed with the skipped pipelines
+                name = mirror.name(table)
+                yield TableReport(mirror.pipeline, ".".join(table), name, NOT_COMPARED, problem)
         yield from _MirrorVerifier(mirror, side, spark, limit).reports(names)
     finally:
         side.close()

@@ -187,6 +187,31 @@ def test_pipeline_that_went_on_after_a_rollback_left_a_gap(lake: Lake) -> None:
     assert lake.problems(appends=False) == [gap]
 
 
+def test_mark_that_was_changed_is_found(lake: Lake) -> None:
+    lake.commit(0, offset(0), offset(10))
+    assert lake.mark is not None
+    with lake.table.transaction() as change:
+        moved = replace(lake.mark, end=offset(99))
+        change.set_properties({property_key("orders"): moved.to_json()})
+    topic = '{"topics": {"orders": {"id": "t1", "partitions": {"0": %s, "1": 0}}}}'
+    assert lake.problems() == [
+        ("lost", f"the mark ends at {topic % 99}, and its snapshot at {topic % 10}")
+    ]
+
+
+def test_table_of_many_may_skip_offsets_where_a_checkpoint_begins(lake: Lake) -> None:
+    lake.commit(0, offset(0), offset(10, 10))
+    lake.commit(0, offset(30, 10), offset(40, 10), query="q2")
+    assert lake.problems(counts_records=False) == []
+    snapshot = lake.commit(0, offset(50, 5), offset(60, 15), query="q3")
+    assert lake.problems(counts_records=False) == [
+        (
+            "overlap",
+            f"5 offsets read again by batch 0 (snapshot {snapshot}): orders[1] from 5 to 10",
+        )
+    ]
+
+
 def test_rows_that_differ_from_the_mark_are_found(lake: Lake) -> None:
     mark = BatchMark("orders", "q1", 0, "kafka", offset(0), offset(10), rows=10, records=10)
     lake.append(7, snapshot_summary(mark))

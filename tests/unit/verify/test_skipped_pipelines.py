@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,11 +100,46 @@ def test_mirror_with_transforms_or_expectations_is_not_compared(tmp_path: Path) 
     changed = replace(plan, pipelines=(replace(shop, transforms=events.transforms), events))
     assert find_mirrors(changed) == []
     assert skipped_pipelines(changed) == {
-        "shop": "its transforms change or leave out rows, so they differ from those of the database"
+        "shop": "transforms change or leave out rows, so they differ from those of the database"
     }
     sink: Any = copy(shop.sink)
     sink.expectations = lambda: (RowExpectation("paid", "paid", "drop"),)
     changed = replace(plan, pipelines=(replace(shop, sink=sink), events))
     assert skipped_pipelines(changed) == {
         "shop": "`expect` may leave out rows that the database has"
+    }
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Transforms and expectations of single tables."""
+
+    pattern: str
+    transforms: tuple[str, ...] = ()
+    expectations: tuple[str, ...] = ()
+
+    def matches(self, table: tuple[str, ...]) -> bool:
+        return ".".join(table) == self.pattern
+
+
+def test_tables_with_rules_of_their_own_are_not_compared(tmp_path: Path) -> None:
+    shop: Any = plan_of(tmp_path, ("shop",)).pipelines[0]
+    rules = (
+        Rules("public.orders", transforms=("drop",)),
+        Rules("public.customers", expectations=("paid",)),
+        Rules("public.items"),
+    )
+    plan: Any = SimpleNamespace(pipelines=[SimpleNamespace(**{**vars(shop), "tables": rules})])
+    (mirror,) = find_mirrors(plan)
+    reasons = {
+        "orders": "transforms change or leave out rows, so they differ from those of the database",
+        "customers": "`expect` may leave out rows that the database has",
+    }
+    assert {name: mirror.problem(("public", name)) for name in (*reasons, "items", "others")} == {
+        **reasons,
+        "items": "",
+        "others": "",
+    }
+    assert skipped_pipelines(plan) == {
+        f"shop: public.{name}": reason for name, reason in reasons.items()
     }
