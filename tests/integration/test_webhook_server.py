@@ -14,7 +14,7 @@ import pytest
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.webhook_server import JSON, Server
 
-from icestream.sources.webhook.server import MAX_HEADER_BYTES
+from icestream.sources.webhook.connections import MAX_HEADER_BYTES
 
 if TYPE_CHECKING:
     import socket

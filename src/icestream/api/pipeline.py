@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from icestream.api.settings import Settings, build_plan
 from icestream.contracts import registry
 from icestream.contracts.option_errors import describe_type, validated
+from icestream.contracts.packages import require_packages
 from icestream.contracts.registry import did_you_mean
 from icestream.contracts.source import Source
 from icestream.errors import ConfigError, PlanError
@@ -94,6 +95,7 @@ class Pipeline:
 
         Raises:
             PlanError: it is not a source.
+            DependencyError: a package that it needs is not installed.
         """
         if not isinstance(source, Source):
             raise PlanError(
@@ -101,6 +103,7 @@ class Pipeline:
                 where="Pipeline.from_source",
                 todo="Build one, e.g. KafkaSource(KafkaOptions(...)).",
             )
+        require_packages(source.required_packages(), type(source).__name__)
         return cls(source)
 
     def filter(self, expr: str) -> Pipeline:

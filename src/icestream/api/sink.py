@@ -9,6 +9,7 @@ from icestream.api.rows import to_table
 from icestream.api.settings import Settings, build_catalog, build_plan
 from icestream.contracts.catalog import Catalog
 from icestream.contracts.option_errors import describe_type, require_options
+from icestream.contracts.packages import require_packages
 from icestream.errors import PlanError
 from icestream.metrics.registry import SinkMetrics
 from icestream.sinks.iceberg.sink import IcebergTableSink as TableSink
@@ -56,6 +57,7 @@ class IcebergSink(TableSink):
             )
         self.settings = settings or Settings()
         super().__init__(options, catalog or build_catalog(options, self.settings), "python")
+        require_packages(self.catalog.required_packages(), f"catalog {self.catalog.identity()}")
         self._unflushed: list[pa.Table | DataFrame] = []
         self._metrics = SinkMetrics()
         self._spark: SparkSession | None = None

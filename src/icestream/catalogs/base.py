@@ -23,11 +23,12 @@ class ClientCatalog(Catalog[OptionsT]):
     """A catalog that is reached through PyIceberg's client for its kind.
 
     A subclass names the server's `addresses` and the key of the file that holds them, explains the
-    client's faults (`explain`), and names the extra that installs the client. A catalog without a
-    server of its own overrides `check`.
+    client's faults (`explain`), and names the packages of the client and the extra that installs
+    them. A catalog without a server of its own overrides `check`.
     """
 
     extra: str
+    packages: tuple[str, ...] = ()
     _client: PyIcebergCatalog | None = None
 
     def addresses(self) -> list[str]:
@@ -53,6 +54,10 @@ class ClientCatalog(Catalog[OptionsT]):
             if self._client is None:
                 self._client = self._connect()
             return self._client
+
+    def required_packages(self) -> dict[str, str]:
+        ours = dict.fromkeys(self.packages, f"icestream[{self.extra}]")
+        return {**ours, **super().required_packages()}
 
     def find_table(self, identifier: tuple[str, ...]) -> Table | None:
         return self.call(lambda: self._load_table(identifier))

@@ -169,6 +169,7 @@ class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
     options_type = GlueCatalogOptions
     abilities = Abilities(case_sensitive=False)
     extra = "glue"
+    packages = ("boto3",)
 
     def __init__(
         self, name: str, options: GlueCatalogOptions, storage: Storage | None = None

@@ -120,6 +120,7 @@ class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
     options_type = HiveCatalogOptions
     abilities = Abilities(case_sensitive=False)
     extra = "hive"
+    packages = ("thrift",)
 
     def __init__(
         self, name: str, options: HiveCatalogOptions, storage: Storage | None = None

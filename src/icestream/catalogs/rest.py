@@ -153,10 +153,13 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
     def addresses(self) -> list[str]:
         return [self.uri]
 
+    def required_packages(self) -> dict[str, str]:
+        signs = {"boto3": "icestream[s3]"} if self._signs_requests else {}
+        return {**signs, **super().required_packages()}
+
     def chain_variables(self) -> tuple[str, ...]:
         # Without keys, the server supplies them; only signed requests need the chain.
-        signs = "rest.sigv4-enabled" in self.options.rest.properties and not self.environment()
-        return ("AWS_PROFILE",) if signs else ()
+        return ("AWS_PROFILE",) if self._signs_requests and not self.environment() else ()
 
     def storage_location(self) -> str | None:
         # Credentials that the catalog vends are valid for a table only.
@@ -304,6 +307,10 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
     @property
     def _has_custom_auth(self) -> bool:
         return bool({"rest.auth.type", "rest.sigv4-enabled"} & self.options.rest.properties.keys())
+
+    @property
+    def _signs_requests(self) -> bool:
+        return self.options.rest.properties.get("rest.sigv4-enabled", "").lower() == "true"
 
     @property
     def _sets_delegation(self) -> bool:

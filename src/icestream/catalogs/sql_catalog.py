@@ -135,6 +135,7 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
         super().__init__(name, options, self.files)
         self.store = store
         self.extra = store.extra
+        self.packages = store.packages
 
     @property
     def where(self) -> str:

@@ -35,11 +35,13 @@ class SqlStore(ABC):
     Attributes:
         jar: the Maven coordinates of its Java driver.
         extra: the extra of icestream that installs its Python driver; empty if none is needed.
+        packages: the driver, as it is imported.
         has_server: whether the database has a server, unlike SQLite.
     """
 
     jar: ClassVar[str]
     extra: ClassVar[str] = ""
+    packages: ClassVar[tuple[str, ...]] = ()
     has_server: ClassVar[bool] = True
 
     @abstractmethod
@@ -210,6 +212,7 @@ class PostgresqlStore(ServerStore):
 
     jar: ClassVar[str] = POSTGRESQL
     extra: ClassVar[str] = "postgres"
+    packages: ClassVar[tuple[str, ...]] = ("psycopg",)
 
     def describe(self) -> str:
         return f"postgresql {self.address}"
@@ -289,6 +292,7 @@ class MysqlStore(ServerStore):
     kind: str = "mysql"
     jar: ClassVar[str] = MARIADB
     extra: ClassVar[str] = "mysql"
+    packages: ClassVar[tuple[str, ...]] = ("pymysql",)
 
     def describe(self) -> str:
         return f"{self.kind} {self.address}"

@@ -92,15 +92,20 @@ def command(
     respond fails after 20 s.
     """
     from icestream.config import read
+    from icestream.plan.packages import find_missing_packages, refuse_missing_packages
     from icestream.plan.planner import build_runnable
 
     started = time.perf_counter()
     config = read(path)
     plan = build_runnable(config, once=once)
     selected = _select_components(plan, sources, sinks)
+    if not offline:
+        refuse_missing_packages(plan, config)
     head = StepReport("configuration", True, time.perf_counter() - started, _component_counts(plan))
     printer.print_text(str(path))
     printer.print_text(_step_text(head))
+    for missing in find_missing_packages(plan, config):
+        printer.print_text(f"  ! {missing}")
     reports = [] if offline else _check_all(plan, config, selected, printer)
     errors = [error for report in reports for error in report.errors()]
     printer.print_result(

@@ -40,13 +40,16 @@ def command(
     """
     from icestream.config import read
     from icestream.plan.describe import describe, render_text
+    from icestream.plan.packages import find_missing_packages
     from icestream.plan.planner import build
     from icestream.plan.stores import resolve_stores
 
-    plan = build(read(path), only=pipelines)
+    config = read(path)
+    plan = build(config, only=pipelines)
     if not offline:
         plan = resolve_stores(plan.export_environment())
-    description = describe(plan, ask=not offline)
+    missing = find_missing_packages(plan, config)
+    description = describe(plan, ask=not offline, missing=missing)
     printer.print_result(description, render_text(description))
     differs = description["counts"]["create"] or description["counts"]["change"]
     return DIFFERENCES if detailed_exitcode and differs else 0

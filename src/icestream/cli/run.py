@@ -63,11 +63,14 @@ def command(
     from icestream.cli.live import run_plan, show_outcome
     from icestream.config import read
     from icestream.engine.run import RunChoices
+    from icestream.plan.packages import refuse_missing_packages
     from icestream.plan.planner import build_runnable
 
     if resume + start_over + reload_tables > 1:
         raise click.UsageError("--resume, --start-over and --reload are mutually exclusive")
-    plan = build_runnable(read(path), only=pipelines, once=once)
+    config = read(path)
+    plan = build_runnable(config, only=pipelines, once=once)
+    refuse_missing_packages(plan, config)
     if not plan.pipelines:
         raise PlanError(
             "no pipeline to run",

@@ -215,6 +215,10 @@ class Catalog(ABC, Generic[OptionsT]):
                 todo=f"Name it e.g. {'_'.join(namespace)!r}, or use another kind of catalog.",
             )
 
+    def required_packages(self) -> dict[str, str]:
+        """Return what to install for each package that `client` needs, by the name to import."""
+        return {} if self.storage is None else self.storage.required_packages()
+
     def environment(self) -> dict[str, str]:
         """Return variables that libraries read from the process's environment."""
         return {} if self.storage is None else self.storage.environment()

@@ -228,6 +228,8 @@ class Format(ABC):
         name: its name in the file, in messages and as an entry point.
         gives_changes: its records are changes to tables, so it has a `change_decoder` instead of a
             `decoder`.
+        required_packages: what to install for each package that decoding needs, by the name to
+            import.
         is_line_based: a record never holds a line break, so that the `files` source can read files
             with one record a line.
     """
@@ -235,6 +237,7 @@ class Format(ABC):
     name: ClassVar[str]
     gives_changes: ClassVar[bool] = False
     is_line_based: ClassVar[bool] = False
+    required_packages: ClassVar[Mapping[str, str]] = {}
 
     def decoder(self, settings: FormatSettings) -> Decoder:  # noqa: ARG002
         """Return the decoder of records that are rows.

@@ -90,6 +90,14 @@ class Source(ABC, Generic[OptionsT]):
     def identity(self) -> str:
         """Name what is read, e.g. `kafka orders`: stable over restarts, free of secrets."""
 
+    def required_packages(self) -> dict[str, str]:
+        """Return what to install for each package that reading needs, by the name to import.
+
+        `{"psycopg": "icestream[postgres]"}`. Import them where they are used: the planner builds a
+        source whose packages are missing, too.
+        """
+        return {}
+
     def keep_state_in(self, folder: Path) -> None:
         """Use a folder for state that the source keeps beside its offsets.
 

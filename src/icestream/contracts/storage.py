@@ -89,6 +89,10 @@ class Storage(ABC):
         """Return the warehouse location that the block's bucket or container implies, if any."""
         return None
 
+    def required_packages(self) -> dict[str, str]:
+        """Return what to install for each package that Python needs, by the name to import."""
+        return {}
+
     def environment(self) -> dict[str, str]:
         """Return the environment variables to set for the client libraries of this store."""
         return {}

@@ -6,13 +6,11 @@ import io
 import json
 import struct
 from decimal import Decimal
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import fastavro
 import numpy as np
 import pyarrow as pa
-from fastavro import _read_py as plain_reader
-from fastavro.schema import SchemaParseException
 
 from icestream.contracts.decoder import Decoded, Decoder, Format
 from icestream.errors import IcestreamError, PlanError
@@ -36,13 +34,26 @@ _READ_FAULTS = (
     EOFError, ValueError, IndexError, KeyError, TypeError, StopIteration,
     OverflowError, struct.error, MemoryError, AttributeError,
 )  # fmt: skip
-# What a faulty schema can raise: a registry validates little, and only Avro.
-SCHEMA_FAULTS = (
-    IcestreamError, SchemaParseException, pa.ArrowException, ValueError, KeyError, IndexError,
-    TypeError, AttributeError, OverflowError, RecursionError,
-)  # fmt: skip
 _CAST_FAULTS = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
-_ARGUMENTS = reader_arguments()
+
+
+@cache
+def schema_faults() -> tuple[type[Exception], ...]:
+    """Return what a faulty schema can raise: a registry validates little, and only Avro."""
+    from fastavro.schema import SchemaParseException
+
+    return (
+        IcestreamError, SchemaParseException, pa.ArrowException, ValueError, KeyError, IndexError,
+        TypeError, AttributeError, OverflowError, RecursionError,
+    )  # fmt: skip
+
+
+@cache
+def _compiled_reader() -> Callable[..., Any]:
+    import fastavro
+
+    reader: Callable[..., Any] = fastavro.schemaless_reader
+    return reader
 
 
 class _WriterSchema:
@@ -53,19 +64,20 @@ class _WriterSchema:
     """
 
     def __init__(self, schema: Any, named: dict[str, Any]) -> None:
+        import fastavro
+        from fastavro import _read_py as plain_reader
+
         named_schemas: dict[str, Any] = {}
         try:
             fields = AvroFields(schema, named)
             for reference in named.values():
                 fastavro.parse_schema(reference, named_schemas=named_schemas)
             self.parsed = fastavro.parse_schema(schema, named_schemas=named_schemas)
-        except SCHEMA_FAULTS as exc:
+        except schema_faults() as exc:
             raise BadValueError(f"its schema can't be used: {_first_line(exc)}") from exc
         self.columns, self.adapt = fields.columns, fields.adapt
         # A deeply nested value would crash the process in the compiled reader.
-        self.read = (
-            plain_reader.schemaless_reader if fields.is_recursive else fastavro.schemaless_reader
-        )
+        self.read = plain_reader.schemaless_reader if fields.is_recursive else _compiled_reader()
 
 
 def schema_id_of(value: bytes) -> int:
@@ -85,7 +97,7 @@ def read_record(
     *,
     offset: int = HEADER_SIZE,
     adapt: Mapping[str, Callable[[Any], Any]] | None = None,
-    read: Callable[..., Any] = fastavro.schemaless_reader,
+    read: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """Read one record.
 
@@ -94,7 +106,7 @@ def read_record(
         parsed: the schema that it was written with, parsed by fastavro.
         offset: where in `value` it starts.
         adapt: by field, converts fastavro's value to one that Arrow takes.
-        read: fastavro's compiled reader, or its pure Python one.
+        read: fastavro's pure Python reader, if not its compiled one.
 
     Raises:
         BadValueError: the bytes do not match the schema.
@@ -102,7 +114,7 @@ def read_record(
     stream = io.BytesIO(value)
     stream.seek(offset)
     try:
-        record: Any = read(stream, parsed, None, **_ARGUMENTS)
+        record: Any = (read or _compiled_reader())(stream, parsed, None, **reader_arguments())
         for name, adapt_value in (adapt or {}).items():
             record[name] = adapt_value(record[name])
     except RecursionError:
@@ -314,6 +326,7 @@ class AvroFormat(Format):
     """Avro records, with a schema or a schema registry."""
 
     name = "avro"
+    required_packages = {"fastavro": "icestream[avro]"}
 
     def decoder(self, settings: FormatSettings) -> Decoder:
         from icestream.formats.schema_registry import registry_of

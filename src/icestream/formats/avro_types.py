@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,6 +50,7 @@ def _read_decimal(data: bytes, writer: Any, reader: Any = None) -> Decimal:  # n
     return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
 
 
+@cache
 def reader_arguments() -> dict[str, bool]:
     """Make fastavro read decimals exactly, and return the arguments that its readers need.
 

@@ -41,18 +41,22 @@ if TYPE_CHECKING:
 
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.sink import Sink
+    from icestream.plan.packages import MissingPackage
     from icestream.plan.plan import PipelinePlan, Plan
 
 
 FORMAT_VERSION = 1
 
 
-def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
+def describe(
+    plan: Plan, *, ask: bool = True, missing: Iterable[MissingPackage] = ()
+) -> dict[str, Any]:
     """Return the plan as data, fit for JSON and free of secrets.
 
     Args:
         plan: the plan.
         ask: connect to the catalogs to find which tables exist; else that is `unknown`.
+        missing: packages that a run needs, and that are not installed.
     """
     pipelines = [_describe_pipeline(plan, pipeline, ask=ask) for pipeline in plan.pipelines]
     actions = dict(one for pipeline in pipelines for one in _actions(pipeline))
@@ -67,6 +71,7 @@ def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
         "jars": list(plan.jars),
         "spark": {"master": plan.master, "conf": plan.visible_conf()},
         "metrics": {"host": plan.metrics_host, "port": plan.metrics_port},
+        "needs": [{**each.to_json(), "words": str(each)} for each in missing],
         "planned": [{"where": item.where, "name": item.name} for item in plan.planned],
         "counts": {
             **{action: list(actions.values()).count(action) for action in MARKS},
@@ -267,6 +272,9 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     metrics = plan["metrics"]
     port = metrics["port"]
     yield f"Metrics {metrics['host']}:{port}" if port else "Metrics off"
+    if plan["needs"]:
+        yield "Needed by a run, but not installed"
+        yield from (f"  ! {item['words']}" for item in plan["needs"])
     if plan["planned"]:
         yield f"In the file, but {UNAVAILABLE}"
         yield from (f"  ! {item['where']}: {item['name']!r}" for item in plan["planned"])

@@ -159,6 +159,9 @@ class AzureStorage(Storage):
     def __init__(self, options: AzureOptions) -> None:
         self.options = options
 
+    def required_packages(self) -> dict[str, str]:
+        return {"adlfs": "icestream[azure]"}
+
     def identity(self) -> str:
         options = self.options
         endpoint = options.endpoint or options.storage_account or "of Microsoft"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import fastavro
 import numpy as np
 import pyarrow as pa
 
 from icestream.contracts.decoder import Format
 from icestream.errors import PlanError
-from icestream.formats.avro import SCHEMA_FAULTS, read_record, schema_id_of
+from icestream.formats.avro import read_record, schema_faults, schema_id_of
 from icestream.formats.blocks import BadValueError
 from icestream.formats.debezium.assembly import PLACEHOLDER, Key
 from icestream.formats.debezium.decoder import DebeziumDecoder, EventSchema
@@ -33,6 +32,8 @@ class _AvroEventSchema(EventSchema):
     """An Avro schema that records were written with."""
 
     def __init__(self, schema: Any, references: dict[str, Any]) -> None:
+        import fastavro
+
         named_schemas: dict[str, Any] = {}
         self.fault = ""
         try:
@@ -45,7 +46,7 @@ class _AvroEventSchema(EventSchema):
             )
             self.type = from_avro(self.parsed, _named_types(self.parsed, dict(named_schemas)))
             self.set_columns(self.type, is_text=False)
-        except SCHEMA_FAULTS as exc:
+        except schema_faults() as exc:
             self.fault = f"its schema can't be read: {str(exc) or type(exc).__name__}"
             return
         if not self.is_connector_event:
@@ -165,6 +166,7 @@ class DebeziumAvroFormat(Format):
     """Change events of Debezium in Avro, with a schema registry."""
 
     name = "debezium-avro"
+    required_packages = {"fastavro": "icestream[avro]"}
     gives_changes = True
 
     def change_decoder(self, settings: FormatSettings) -> ChangeDecoder:

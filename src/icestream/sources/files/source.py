@@ -87,6 +87,9 @@ class FilesSource(Source[FilesOptions]):
         super().__init__(options)
         self._reset()
 
+    def required_packages(self) -> dict[str, str]:
+        return {"fastavro": "icestream[avro]"} if self.options.format == "avro" else {}
+
     def identity(self) -> str:
         return f"files {self.options.path} {self.options.glob}"
 

@@ -9,18 +9,9 @@ import time
 from concurrent.futures import wait
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-
-import confluent_kafka.admin
-from confluent_kafka import (
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient
 
 from icestream.contracts.faults import transport_faults
 from icestream.errors import (
@@ -36,54 +27,61 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from confluent_kafka import (
+        KafkaError,
+        TopicPartition,
+    )
+    from confluent_kafka.admin import AdminClient
+
     from icestream.sources.kafka.options import KafkaOptions
 
 Partition: TypeAlias = tuple[str, int]
 
+# Names of error codes.
 _UNREACHABLE = frozenset(
     {
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._TRANSPORT,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
+        "_ALL_BROKERS_DOWN",
+        "_TRANSPORT",
+        "_RESOLVE",
+        "_TIMED_OUT",
+        "_TIMED_OUT_QUEUE",
     }
 )
 _REFUSED = frozenset(
     {
-        KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.UNSUPPORTED_SASL_MECHANISM,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.SECURITY_DISABLED,
+        "_AUTHENTICATION",
+        "_SSL",
+        "SASL_AUTHENTICATION_FAILED",
+        "UNSUPPORTED_SASL_MECHANISM",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "GROUP_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "SECURITY_DISABLED",
     }
 )
 _MISSING = frozenset(
     {
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError._NOENT,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        "_UNKNOWN_TOPIC",
+        "_UNKNOWN_PARTITION",
+        "_NOENT",
+        "UNKNOWN_TOPIC_OR_PART",
     }
 )
 _TRANSIENT = frozenset(
     {
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
+        "LEADER_NOT_AVAILABLE",
+        "NOT_LEADER_FOR_PARTITION",
+        "REQUEST_TIMED_OUT",
+        "BROKER_NOT_AVAILABLE",
+        "REPLICA_NOT_AVAILABLE",
+        "NETWORK_EXCEPTION",
+        "KAFKA_STORAGE_ERROR",
+        "OFFSET_NOT_AVAILABLE",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
     }
 )
-_OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_OUT_OF_RANGE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 
 # librdkafka reports the same for a refused connection, a wrong name and a missing answer.
 *_, NO_ANSWER = transport_faults("any broker", "`brokers`, and `security.protocol` in `options`")
@@ -94,24 +92,31 @@ def error_location(brokers: Sequence[str]) -> str:
     return f"source kafka {','.join(brokers)}"
 
 
+@cache
+def _codes(names: frozenset[str]) -> frozenset[int]:
+    from confluent_kafka import KafkaError
+
+    return frozenset(getattr(KafkaError, name) for name in names)
+
+
 def is_missing(error: KafkaError) -> bool:
     """Tell whether a broker says that it has no such topic or partition."""
-    return error.code() in _MISSING
+    return error.code() in _codes(_MISSING)
 
 
 def is_transient(error: KafkaError) -> bool:
     """Tell whether a retry a moment later may succeed."""
-    return error.code() in _TRANSIENT
+    return error.code() in _codes(_TRANSIENT)
 
 
 def is_refusal(error: KafkaError) -> bool:
     """Tell whether credentials, a certificate or permissions were refused."""
-    return error.code() in _REFUSED
+    return error.code() in _codes(_REFUSED)
 
 
 def is_out_of_range(error: KafkaError) -> bool:
     """Tell whether an offset is not, or no longer, in its partition."""
-    return error.code() in _OUT_OF_RANGE
+    return error.code() in _codes(_OUT_OF_RANGE)
 
 
 def is_unknown_epoch(error: KafkaError) -> bool:
@@ -142,18 +147,18 @@ def to_error(error: KafkaError, brokers: Sequence[str], what: str = "") -> Icest
     """
     code, where = error.code(), error_location(brokers)
     subject = f"{what}: " if what else ""
-    if code in _UNREACHABLE:
+    if code in _codes(_UNREACHABLE):
         return unreachable_error(brokers)
-    if code in _REFUSED:
+    if code in _codes(_REFUSED):
         return RefusedError(
             f"{subject}access denied ({error.name()})",
             where=where,
             todo="Check `security.protocol`, the `sasl.` and the `ssl.` settings in `options`, and "
             "the user's permissions.",
         )
-    if code in _MISSING:
+    if code in _codes(_MISSING):
         return SourceChangedError(f"{subject}there is no such topic or partition", where=where)
-    kind = TransientError if code in _TRANSIENT or error.retriable() else ConnectorError
+    kind = TransientError if code in _codes(_TRANSIENT) or error.retriable() else ConnectorError
     return kind(f"{subject}{error.str()} ({error.name()})", where=where)
 
 
@@ -205,9 +210,6 @@ def overwritten_error(partition: str, wanted: int, brokers: Sequence[str]) -> So
     )
 
 
-# Not in the package's type stubs.
-OffsetSpec: Any = confluent_kafka.admin.OffsetSpec  # type: ignore[attr-defined]
-
 _REQUEST_SECS = 10.0
 _POLL_SECS = 0.02
 _RETRY_SECS = 0.1
@@ -239,12 +241,21 @@ class ListedOffset(NamedTuple):
     epoch: int | None = None
 
 
+def _offset_spec() -> Any:
+    import confluent_kafka.admin
+
+    # Not in the package's type stubs.
+    return confluent_kafka.admin.OffsetSpec  # type: ignore[attr-defined]
+
+
 def build_client(kind: Any, settings: dict[str, Any], brokers: tuple[str, ...]) -> Any:
     """Build a librdkafka client, which connects later in the background.
 
     Raises:
         PlanError: a setting is unknown or has an invalid value.
     """
+    from confluent_kafka import KafkaException
+
     try:
         return kind(settings, logger=quiet_logger)
     except (KafkaException, ValueError, TypeError) as exc:
@@ -262,6 +273,8 @@ class Cluster:
     """A connection, opened on first use. Thread-safe: one request at a time."""
 
     def __init__(self, options: KafkaOptions) -> None:
+        from confluent_kafka.admin import AdminClient
+
         self._brokers = options.brokers
         self._faults: list[KafkaError] = []
         self._has_answered = False
@@ -288,6 +301,8 @@ class Cluster:
         return topics
 
     def _describe_once(self, names: set[str]) -> dict[str, Topic]:
+        from confluent_kafka import TopicCollection
+
         if not names:
             return {}
         futures = self._admin.describe_topics(
@@ -303,6 +318,8 @@ class Cluster:
 
     def topic_names(self) -> list[str]:
         """Return the names of all topics except Kafka's internal ones."""
+        from confluent_kafka import KafkaException
+
         # This call returns no future, so first send one that notices a dead cluster quickly.
         _, faults = self._answers({"": self._admin.describe_cluster(request_timeout=_REQUEST_SECS)})
         for fault in faults:
@@ -315,18 +332,18 @@ class Cluster:
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, ListedOffset]:
         """Return the lowest offset of each partition."""
-        return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
+        return self._offsets(dict.fromkeys(partitions, _offset_spec().earliest()))
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, ListedOffset]:
         """Return the end of each partition: at most the start of the first open transaction."""
-        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+        return self._offsets(dict.fromkeys(partitions, _offset_spec().latest()))
 
     def offsets_at(
         self, partitions: Iterable[Partition], millis: int
     ) -> dict[Partition, ListedOffset]:
         """Return each partition's first offset at or after a timestamp, else its end."""
         wanted = list(partitions)
-        found = self._offsets(dict.fromkeys(wanted, OffsetSpec.for_timestamp(millis)))
+        found = self._offsets(dict.fromkeys(wanted, _offset_spec().for_timestamp(millis)))
         later = self.latest(key for key in wanted if key not in found or found[key].offset < 0)
         return {**found, **later}
 
@@ -342,6 +359,8 @@ class Cluster:
 
     def _offsets(self, asked: Mapping[Partition, Any]) -> dict[Partition, ListedOffset]:
         """List offsets; retry for partitions that are electing a leader."""
+        from confluent_kafka import TopicPartition
+
         found: dict[Partition, ListedOffset] = {}
         deadline, refreshed_at = time.monotonic() + _REQUEST_SECS, float("-inf")
         while len(found) < len(asked):
@@ -364,6 +383,8 @@ class Cluster:
     def _ask_offsets(
         self, asked: dict[TopicPartition, Any]
     ) -> tuple[dict[Partition, ListedOffset], KafkaError | None]:
+        from confluent_kafka import IsolationLevel
+
         futures = self._admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_REQUEST_SECS
         )
@@ -378,6 +399,8 @@ class Cluster:
 
     def _answers(self, asked: Mapping[Any, Future[Any]]) -> tuple[dict[Any, Any], list[KafkaError]]:
         """Wait for answers; what does not exist is in neither result."""
+        from confluent_kafka import KafkaException
+
         with self._lock:
             self._await(asked)
         answers, faults = {}, []

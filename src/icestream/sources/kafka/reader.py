@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from icestream.contracts.decoder import Records
 from icestream.errors import TransientError
@@ -31,6 +30,8 @@ Message: TypeAlias = Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from confluent_kafka import Consumer
+
     from icestream.sources.kafka.options import KafkaOptions
 
 _MAX_RECORDS = 20_000
@@ -39,8 +40,6 @@ _INITIAL_RECORDS = 1_000
 _WAIT_SECS = 0.25
 _TIMEOUT_SECS = 60.0
 _SEEK_RETRY_SECS = 0.01
-# librdkafka's errors while an assignment is still in progress.
-_NOT_STARTED = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
 
 _SETTINGS: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -101,6 +100,8 @@ def consumer_settings(options: KafkaOptions) -> dict[str, Any]:
 
 def read_spans(options: KafkaOptions, spans: Sequence[Span]) -> Iterator[Records]:
     """Yield the records of some spans, one span after the other."""
+    from confluent_kafka import Consumer, KafkaException
+
     settings = consumer_settings(options)
     key = (os.getpid(), *sorted((name, str(value)) for name, value in settings.items()))
     pool = _idle.setdefault(key, [])
@@ -149,6 +150,10 @@ class _SpanReader:
 
     def _assign(self, epoch: int) -> None:
         """Fetch from the next offset on, once the leader's log matches the epoch, if any."""
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+        # librdkafka's errors while an assignment is still in progress.
+        not_started = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
         span, deadline = self._span, time.monotonic() + _TIMEOUT_SECS
         partition = TopicPartition(span.topic, span.partition, self._next, leader_epoch=epoch)
         self._consumer.assign([partition])
@@ -159,7 +164,7 @@ class _SpanReader:
                 self._consumer.seek(partition)
                 return
             except KafkaException as exc:
-                if exc.args[0].code() not in _NOT_STARTED:
+                if exc.args[0].code() not in not_started:
                     raise
             if time.monotonic() > deadline:
                 raise self._timeout_error()
@@ -205,6 +210,8 @@ class _SpanReader:
 
     def _check_error(self, message: Message) -> None:
         """Advance at the end of a partition; raise any other error."""
+        from confluent_kafka import KafkaError, TopicPartition
+
         error, span = message.error(), self._span
         partition = f"topic {span.topic!r}, partition {span.partition}"
         if error.code() == KafkaError._PARTITION_EOF:

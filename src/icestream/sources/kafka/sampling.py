@@ -13,13 +13,13 @@ from collections import Counter
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
 from icestream.sources.kafka.cluster import build_client
 from icestream.sources.kafka.reader import consumer_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from confluent_kafka import Consumer
 
     from icestream.sources.kafka.cluster import Partition
     from icestream.sources.kafka.options import KafkaOptions
@@ -159,6 +159,8 @@ class RecordSampler:
     """A consumer on the driver that fetches a few records of several partitions at once."""
 
     def __init__(self, options: KafkaOptions) -> None:
+        from confluent_kafka import Consumer
+
         settings = {**consumer_settings(options), **_SMALL_FETCH}
         self._consumer: Consumer = build_client(Consumer, settings, options.brokers)
         self.rows_within = SizeEstimator(self.sizes_at).rows_within
@@ -168,6 +170,8 @@ class RecordSampler:
 
         The task that reads a partition reports what is wrong with it.
         """
+        from confluent_kafka import KafkaException, TopicPartition
+
         found: dict[Partition, list[int] | None] = {}
         deadline = time.monotonic() + _WAIT_SECS
         with contextlib.suppress(KafkaException):
@@ -190,6 +194,8 @@ class RecordSampler:
 
 def _sizes(messages: Iterable[Any], wanted: set[Partition]) -> dict[Partition, list[int] | None]:
     """Return the sizes of records by partition; None for a partition with an error."""
+    from confluent_kafka import KafkaError
+
     found: dict[Partition, list[int] | None] = {}
     for message in messages:
         key, error = (message.topic(), message.partition()), message.error()

@@ -88,6 +88,11 @@ class KafkaSource(Source[KafkaOptions]):
         self._warned: set[str] = set()
         self._described_at = float("-inf")
 
+    def required_packages(self) -> dict[str, str]:
+        # The extra includes the packages of formats.
+        packages = ("confluent_kafka", *find_format(self.options.format).required_packages)
+        return dict.fromkeys(packages, "icestream[kafka]")
+
     def identity(self) -> str:
         """Name the topics; brokers may move."""
         if self.options.topic_pattern is not None:

@@ -6,9 +6,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import psycopg
-from psycopg import sql
-
 from icestream.errors import SourceChangedError
 from icestream.sources.postgres_cdc import slot
 from icestream.sources.postgres_cdc.pgoutput import ChangeFilter, ChangeParser, Visibility
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
+    from psycopg import sql
 
     from icestream.sources.postgres_cdc.publication import Member
     from icestream.sources.postgres_cdc.server import PgServer, PgSession
@@ -142,6 +140,8 @@ def peek_query(
     session: PgSession, end: int, columns: str = "lsn, xid, data", most: int | None = None
 ) -> sql.Composed:
     """Return the query for the slot's messages up to an LSN, or for the first `most` of them."""
+    from psycopg import sql
+
     options = session.server.options
     return sql.SQL(
         "SELECT {} FROM pg_catalog.pg_logical_slot_peek_binary_changes({}, {}::pg_lsn, {},"
@@ -157,6 +157,8 @@ def peek_query(
 
 def read_changes(server: PgServer, split: ChangesSplit) -> Iterator[pa.RecordBatch]:
     """Yield blocks of changes: whole transactions, in the order of the log."""
+    from psycopg import sql
+
     types = TypeCatalog(unrepresentable=server.options.unrepresentable)
     with server.connect() as session, _CatalogLookup(server, types, split) as catalog:
         changes = ChangeFilter(
@@ -182,6 +184,8 @@ def _refuse_moved_slot(session: PgSession, start: int) -> None:
 
 def _copy_when_free(session: PgSession, copy: sql.Composed) -> Iterator[list[bytes]]:
     """Yield the rows of a COPY in blocks, once the slot is free."""
+    import psycopg
+
     while True:
         slot.await_free(session)
         has_begun = False
@@ -211,6 +215,8 @@ def _current_key(now: PgTable, columns: Sequence[PgColumn]) -> tuple[str, ...]:
 
 def _identifier_list(publications: Sequence[str]) -> str:
     """Return names as pgoutput expects them: a list of identifiers."""
+    from psycopg import sql
+
     return ",".join(sql.Identifier(name).as_string() for name in publications)
 
 
@@ -302,6 +308,8 @@ class _CatalogLookup:
         key: Sequence[str],
         keys: Sequence[tuple[str, ...]],
     ) -> Sequence[tuple[str | None, ...] | None]:
+        from psycopg import sql
+
         type_names = dict(zip(table.order, table.order_types, strict=True))
         if not set(key) <= set(type_names):
             return [None] * len(keys)
@@ -318,7 +326,7 @@ class _CatalogLookup:
                 for values in zip(*keys, strict=True)
             ),
             aliases=sql.SQL(", ").join(map(sql.Identifier, aliases)),
-            only=ONLY[not table.is_partitioned],
+            only=sql.SQL(ONLY[not table.is_partitioned]),
             table=sql.Identifier(*table.names),
             same=sql.SQL(" AND ").join(
                 sql.SQL("now.{} = wanted.{}::{}").format(

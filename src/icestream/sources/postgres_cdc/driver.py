@@ -8,8 +8,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from psycopg import sql
-
 from icestream.errors import ConnectorError, RefusedError
 from icestream.sources.postgres_cdc import publication, slot
 from icestream.sources.postgres_cdc.changes import load_types, peek_query
@@ -77,7 +75,7 @@ MESSAGES_PER_ROW = 4
 PEEK_COLUMNS = "lsn - '0/0' AS lsn, get_byte(data, 0) AS kind"
 # A slot that is not advanced yet also returns changes that are done. A change has the LSN where it
 # starts, a Commit the LSN after it.
-LSN_AFTER_QUERY = sql.SQL("""
+LSN_AFTER_QUERY = """
 WITH messages AS MATERIALIZED ({peeked}), ahead AS (
     SELECT lsn, kind = 67 AND lsn > {start} AS is_end,
            count(*) FILTER (WHERE kind IN (73, 85, 68, 84)) OVER (ROWS UNBOUNDED PRECEDING) AS done
@@ -87,7 +85,7 @@ SELECT (SELECT count(*) FROM messages), coalesce(max(done), 0),
        coalesce(max(lsn) FILTER (WHERE is_end AND done <= {rows}),
                 min(lsn) FILTER (WHERE is_end))::int8
 FROM ahead
-""")
+"""
 
 
 class Driver:
@@ -273,11 +271,15 @@ class Driver:
 
     def _record_checkpoint(self, confirmed: int) -> None:
         """Record which LSN of the slot a checkpoint has saved, if the user may query it."""
+        from psycopg.errors import FeatureNotSupported, InsufficientPrivilege
+
         if not self._can_read_checkpoints:
             return
+        # Some managed services do not allow it.
+        not_allowed = (InsufficientPrivilege, FeatureNotSupported)
         try:
-            rows = self.session.rows(slot.CHECKPOINT_QUERY, reraise=slot.NOT_ALLOWED)
-        except slot.NOT_ALLOWED as exc:
+            rows = self.session.rows(slot.CHECKPOINT_QUERY, reraise=not_allowed)
+        except not_allowed as exc:
             self._can_read_checkpoints = False
             _log.warning(
                 "%s: cannot call pg_control_checkpoint() (%s): a restore from a backup of the data "
@@ -308,12 +310,15 @@ class Driver:
 
         At least one transaction, whatever its size; None if there are no more up to `end`.
         """
+        from psycopg import sql
+
+        template = sql.SQL(LSN_AFTER_QUERY)
         most = MESSAGES_PER_ROW * rows
         while True:
             with self._lock:
                 query = peek_query(self.session, end, PEEK_COLUMNS, most)
                 messages, changes, last = slot.run_exclusively(
-                    self.session, LSN_AFTER_QUERY.format(peeked=query, start=start, rows=rows)
+                    self.session, template.format(peeked=query, start=start, rows=rows)
                 )
             if messages < most:
                 return None if changes <= rows else int(last)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from psycopg import sql
-
 from icestream.errors import ConnectorError, IcestreamError, RefusedError
 from icestream.sources.postgres_cdc.tables import ONLY, as_published
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from psycopg import sql
 
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
     from icestream.sources.postgres_cdc.server import PgSession
@@ -33,20 +33,28 @@ CANNOT_ALTER = "user {user!r} may not alter publication {name!r}"
 
 def create_command(name: str, actions: str, tables: Sequence[PgTable]) -> sql.Composed:
     """Return the command that creates a publication."""
+    from psycopg import sql
+
     return sql.SQL(
         "CREATE PUBLICATION {} {}WITH (publish = {}, publish_via_partition_root = true)"
     ).format(sql.Identifier(name), _for_tables(tables), sql.Literal(actions))
 
 
 def _for_tables(tables: Sequence[PgTable]) -> sql.Composable:
+    from psycopg import sql
+
     return sql.SQL("FOR TABLE {} ").format(table_list(tables)) if tables else sql.SQL("")
 
 
 def table_list(tables: Sequence[PgTable]) -> sql.Composed:
     """Return a list of tables for a command."""
+    from psycopg import sql
+
     return sql.SQL(", ").join(
         # An inheriting table is published separately, if configured: its key differs.
-        sql.SQL("{}{}").format(ONLY[not table.is_partitioned], sql.Identifier(*table.names))
+        sql.SQL("{}{}").format(
+            sql.SQL(ONLY[not table.is_partitioned]), sql.Identifier(*table.names)
+        )
         for table in tables
     )
 
@@ -73,6 +81,8 @@ def permission_error(
 
 def quote_identifier(name: str) -> str:
     """Quote a name as SQL does."""
+    from psycopg import sql
+
     return sql.Identifier(name).as_string()
 
 
@@ -358,6 +368,8 @@ def refuse_missing_privileges(
 
 
 def _create(session: PgSession, name: str, actions: str, tables: Sequence[PgTable]) -> None:
+    from psycopg import sql
+
     comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
         sql.Identifier(name), sql.Literal(MARK)
     )
@@ -372,6 +384,8 @@ def _add(
     session: PgSession, options: PostgresCdcOptions, name: str, table: PgTable
 ) -> RefusedError | None:
     """Add one table, so that a table of another owner does not keep the others out."""
+    from psycopg import sql
+
     command = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(
         sql.Identifier(name), table_list([table])
     )
@@ -395,6 +409,8 @@ def _move_tables(
     session: PgSession, main: str, appends: str, found: Mapping[tuple[str, str], CatalogTable]
 ) -> None:
     """Move tables that gained or lost a key to the other publication."""
+    from psycopg import sql
+
     members = set(session.rows(PAIRS_QUERY, [[main, appends]]))
     for (schema, name), each in found.items():
         here, there = (appends, main) if each.table.is_insert_only else (main, appends)

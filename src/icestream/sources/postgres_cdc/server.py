@@ -6,10 +6,6 @@ import select
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus
-
 from icestream.errors import ConnectorError
 from icestream.sources.postgres_cdc.faults import error_location, to_error
 from icestream.sources.postgres_cdc.timeline import verify_anchor
@@ -18,6 +14,7 @@ from icestream.sources.postgres_cdc.types import SESSION_SETTINGS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import psycopg
     from psycopg.pq.abc import PGconn
     from psycopg.sql import Composed
 
@@ -38,6 +35,9 @@ def copy_out(
     Raises:
         psycopg.Error: the server reported an error, or the connection broke.
     """
+    from psycopg.errors import error_from_result
+    from psycopg.pq import ExecStatus
+
     pgconn = connection.pgconn
     result = pgconn.exec_(query.as_bytes(connection))
     if result.status != ExecStatus.COPY_OUT:
@@ -145,6 +145,8 @@ class PgServer:
 
     def open_connection(self, replication: str | None = None) -> psycopg.Connection[Any]:
         """Open a plain connection, or one for replication commands."""
+        import psycopg
+
         options = self.options
         password = options.password
         return psycopg.connect(
@@ -179,6 +181,8 @@ class PgServer:
         self, reraise: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = ()
     ) -> Iterator[None]:
         """Turn psycopg errors into icestream errors, except for those to reraise."""
+        import psycopg
+
         try:
             yield
         except reraise:

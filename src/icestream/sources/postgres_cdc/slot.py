@@ -7,13 +7,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-from psycopg import sql
-
 from icestream.errors import AttentionError, ConnectorError, SourceChangedError, TransientError
 from icestream.sources.postgres_cdc.timeline import format_lsn
 
 if TYPE_CHECKING:
+    from psycopg import sql
+
     from icestream.sources.postgres_cdc.server import PgServer, PgSession
 
 _log = logging.getLogger(__name__)
@@ -32,8 +31,6 @@ CHECKPOINT_QUERY = """
 SELECT (redo_lsn - '0/0')::int8, (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8
 FROM pg_catalog.pg_control_checkpoint()
 """
-# Some managed services do not allow it.
-NOT_ALLOWED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported)
 HOLDER_QUERY = """
 SELECT s.active_pid, coalesce(a.application_name, ''), coalesce(a.usename::text, '')
 FROM pg_catalog.pg_replication_slots AS s
@@ -206,6 +203,8 @@ def advance(session: PgSession, lsn: int) -> None:
 
 def advance_if_free(session: PgSession, lsn: int) -> bool:
     """Let the server remove the log before `lsn`; False if the slot is being read."""
+    import psycopg
+
     slot = find_usable(session)
     if slot.confirmed >= lsn:
         return True
@@ -219,6 +218,8 @@ def advance_if_free(session: PgSession, lsn: int) -> bool:
 
 
 def _advance_query(session: PgSession, lsn: int) -> sql.Composed:
+    from psycopg import sql
+
     command = sql.SQL("SELECT pg_catalog.pg_replication_slot_advance({}, {}::pg_lsn)")
     named = sql.Literal(session.server.options.slot)
     return command.format(named, sql.Literal(format_lsn(lsn)))
@@ -226,6 +227,8 @@ def _advance_query(session: PgSession, lsn: int) -> sql.Composed:
 
 def run_exclusively(session: PgSession, query: sql.Composed) -> tuple[Any, ...]:
     """Run a query that uses the slot once it is free, and return its row."""
+    import psycopg
+
     while True:
         await_free(session)
         try:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from psycopg import sql
 from pyarrow import csv
 
 from icestream.contracts.changes import with_nulled_counts
@@ -19,6 +18,8 @@ from icestream.sources.postgres_cdc.tables import ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from psycopg import sql
 
     from icestream.sources.postgres_cdc.server import PgServer, PgSession
     from icestream.sources.postgres_cdc.tables import PgTable
@@ -77,6 +78,8 @@ def find_bounds(
     limit: int | None = None,
 ) -> RangeBounds:
     """Return the key of each `every`-th row, and of the `limit`-th, in the order of the key."""
+    from psycopg import sql
+
     order = sql.SQL(", ").join(map(sql.Identifier, table.order))
     texts = sql.SQL(", ").join(
         sql.SQL("{}::text").format(sql.Identifier(column)) for column in table.order
@@ -92,7 +95,7 @@ def find_bounds(
         every=sql.Literal(every),
         limit=sql.Literal(limit or 0),
         order=order,
-        only=ONLY[not table.is_partitioned],
+        only=sql.SQL(ONLY[not table.is_partitioned]),
         table=sql.Identifier(*table.names),
         where=_where_clause(TableRange(table, after, up_to)),
         limited=limited,
@@ -124,6 +127,8 @@ def read_range(
 
 
 def _copy_query(part: TableRange) -> sql.Composed:
+    from psycopg import sql
+
     table = part.table
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.relation.columns)
     # Without a key, identical rows count as one: all values together identify a row.
@@ -133,7 +138,7 @@ def _copy_query(part: TableRange) -> sql.Composed:
     return sql.SQL("COPY (SELECT {}{} FROM {}{} WHERE {}{}) TO STDOUT (FORMAT csv)").format(
         distinct if is_distinct else sql.SQL(""),
         columns,
-        ONLY[not table.is_partitioned],
+        sql.SQL(ONLY[not table.is_partitioned]),
         sql.Identifier(*table.names),
         _where_clause(part),
         _limit_clause(part),
@@ -151,6 +156,8 @@ def _limit_clause(part: TableRange) -> sql.Composable:
 
 
 def _where_clause(part: TableRange) -> sql.Composable:
+    from psycopg import sql
+
     table = part.table
     tests: list[sql.Composable] = []
     if table.row_filter is not None:
@@ -169,6 +176,8 @@ def _where_clause(part: TableRange) -> sql.Composable:
 
 
 def _typed_literals(table: PgTable, key: Key) -> Iterator[sql.Composed]:
+    from psycopg import sql
+
     for value, kind in zip(key, table.order_types, strict=True):
         yield sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(kind))
 
@@ -336,6 +345,8 @@ def join_snapshot(session: PgSession, snapshot: str, part: TableRange) -> None:
 
 def _try_join(session: PgSession, snapshot: str, table: PgTable) -> bool:
     """Join a snapshot; False if it is gone or does not show a table's rows."""
+    from psycopg import sql
+
     try:
         session.rows(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
     except ConnectorError:

@@ -167,6 +167,9 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         super().__init__(options)
         self._reset()
 
+    def required_packages(self) -> dict[str, str]:
+        return {"psycopg": "icestream[postgres]"}
+
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pyarrow as pa
-from psycopg import sql
 
 from icestream.contracts.changes import COLUMN_ID, OP, UNCHANGED_COLUMNS, ChangeSchema
 
@@ -198,7 +197,7 @@ SELECT chosen.id::int8, coalesce(
 FROM unnest(%s::oid[]) AS chosen (id)
 """
 # The log names an inheriting table as the table of its rows, but not a partition.
-ONLY = {True: sql.SQL("ONLY "), False: sql.SQL("")}
+ONLY = {True: "ONLY ", False: ""}
 USER_TABLES = r"n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\_%%'"
 
 

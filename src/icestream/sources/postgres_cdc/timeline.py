@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from icestream.errors import AttentionError, IcestreamError, SourceChangedError, TransientError
 
 if TYPE_CHECKING:
@@ -163,6 +161,8 @@ def _refuse_unproven_switch(server: PgServer, anchor: Anchor, timeline: int) -> 
 
 def _timeline_history(server: PgServer, timeline: int) -> Iterator[tuple[int, int]]:
     """Yield the timelines that a timeline descends from, and the LSN where each ended."""
+    import psycopg
+
     with server.translate_errors(), server.open_connection(replication="database") as connection:
         # Replication commands are not SQL, which psycopg's cursor expects.
         answer = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())

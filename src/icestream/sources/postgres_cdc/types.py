@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from psycopg import postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -360,6 +359,8 @@ class TypeCatalog:
 
     def name_of(self, oid: int, typmod: int = -1) -> str:
         """Return PostgreSQL's name of a type, e.g. `numeric(10,2)` or `date[]`."""
+        from psycopg import postgres
+
         pg_type, element = self._types.get(oid), self._element(oid)
         if element is not None:
             return f"{self.name_of(element, typmod)}[]"

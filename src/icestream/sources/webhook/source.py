@@ -58,6 +58,9 @@ class WebhookSource(Source[WebhookOptions]):
         self._server: WebhookServer | None = None
         self._guard = threading.Lock()
 
+    def required_packages(self) -> dict[str, str]:
+        return dict.fromkeys(("uvicorn", "httptools"), "icestream[webhook]")
+
     def __getstate__(self) -> dict[str, Any]:
         # Tasks only read files; authentication happens before events are written.
         return {
