@@ -29,10 +29,11 @@ def command(printer: Printer, path: Path | None) -> int:
     """
     from icestream.config import read
     from icestream.plan.planner import build
+    from icestream.plan.stores import resolve_stores
     from icestream.spark.class_archive import archived_jars, write_archive
     from icestream.spark.jars import resolve, resolve_packages, user_packages
 
-    plan = build(read(path)) if path else None
+    plan = resolve_stores(build(read(path)).export_environment()) if path else None
     wanted = tuple(dict.fromkeys((*archived_jars(), *(plan.jars if plan else ()))))
     jars = resolve(wanted)
     printer.print_text(f"{output.format_count(len(jars), 'jar')} in {jars[0].parent}")

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from icestream.catalogs.rest import RestCatalog
 from icestream.cli.main import run_command
+from icestream.contracts.jars import AWS_BUNDLE
 from icestream.spark import class_archive
 from icestream.spark.class_archive import archive_folder
 
@@ -129,3 +131,18 @@ def test_jars_of_the_given_file_are_downloaded(
     assert ("postgresql" in fetched) is named
     line = f"1 package jar in {tmp_path / 'packages'}"
     assert (line in capsys.readouterr().out) is named
+
+
+def test_jar_of_a_store_that_only_the_catalog_knows_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: list[str]
+) -> None:
+    trial(monkeypatch, "raise SystemExit('enough')")
+    monkeypatch.setattr(RestCatalog, "find_location", lambda *_, **__: "s3://told/sales")
+    (tmp_path / "icestream.yaml").write_text(
+        "catalogs: {lake: {type: rest, rest: {uri: 'http://127.0.0.1:1'}}}\n"
+        "sinks: {s: {connector: iceberg, config: {catalog: lake, namespace: n, table: t}}}\n"
+    )
+
+    run_command(["prepare", "--config", "icestream.yaml"])
+
+    assert AWS_BUNDLE in wanted
