@@ -10,6 +10,7 @@ from tests.fixtures.mirrored_tables import Mirror
 from icestream.contracts.changes import change_schema_of
 from icestream.contracts.source import SourceObject
 from icestream.errors import ConnectorError, UnreachableError
+from icestream.sources.postgres_cdc import discovery
 
 if TYPE_CHECKING:
     from tests.fixtures.changing_database import Shop
@@ -126,6 +127,26 @@ def test_options_decide_what_a_run_needs(shop: Shop, options: dict[str, Any], ob
     (schema,) = listed(source).values()
     # Without a first load, its size does not matter.
     assert (schema.source_bytes is None) == (options["snapshot"] == "never")
+
+
+def test_locked_table_is_an_error_instead_of_a_wait(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "LOCK_TIMEOUT_SECS", 0.2)
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY)")
+    source = shop.source()
+    with shop.connect() as other, other.transaction():
+        other.execute("LOCK TABLE orders")
+        with pytest.raises(ConnectorError) as caught:
+            source.list_tables()
+
+    assert (caught.value.where, caught.value.what, caught.value.todo) == (
+        shop.where,
+        "a table is locked, for example by VACUUM FULL or ALTER TABLE",
+        "Try again when that has ended: `SELECT * FROM pg_locks WHERE mode = "
+        "'AccessExclusiveLock'`.",
+    )
+    assert set(listed(source)) == {"public.orders"}
 
 
 def test_server_that_does_not_answer_is_an_error(shop: Shop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from icestream.contracts.source import SourceObject
@@ -10,22 +11,28 @@ from icestream.sources.postgres_cdc.changes import load_types
 from icestream.sources.postgres_cdc.tables import block_schema, find_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
 
     from icestream.sources.postgres_cdc.driver import Driver
+    from icestream.sources.postgres_cdc.server import PgSession
     from icestream.sources.postgres_cdc.tables import PgTable
+
+LOCK_TIMEOUT_SECS = 5.0
 
 
 def list_tables(driver: Driver) -> list[pa.Schema]:
     """Return the schema of each table that a run would mirror, as that of its first rows.
 
     Raises:
-        ConnectorError: a run would refuse the tables or the publication.
+        ConnectorError: a run would refuse the tables or the publication, or a table is locked.
         UnreachableError: the server does not answer.
     """
-    tables = sorted(_tables(driver), key=lambda table: table.names)
     takes_snapshots = driver.options.snapshot != "never"
-    sizes = find_sizes(driver.session, tables) if takes_snapshots else {}
+    with _limited_waits(driver.session):
+        tables = sorted(_tables(driver), key=lambda table: table.names)
+        sizes = find_sizes(driver.session, tables) if takes_snapshots else {}
     for table in tables:
         load_types(driver.session, driver.types, table.relation.columns)
     return [
@@ -38,6 +45,17 @@ def list_tables(driver: Driver) -> list[pa.Schema]:
         )
         for table in tables
     ]
+
+
+@contextmanager
+def _limited_waits(session: PgSession) -> Iterator[None]:
+    """Do not wait long for a table that another session has locked; a run does."""
+    session.rows(f"SET lock_timeout = {LOCK_TIMEOUT_SECS * 1000:.0f}")
+    try:
+        yield
+    finally:
+        if not session.is_broken:
+            session.rows("SET lock_timeout = 0")
 
 
 def _tables(driver: Driver) -> list[PgTable]:

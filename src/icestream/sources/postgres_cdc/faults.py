@@ -174,6 +174,14 @@ ERROR_RULES = (
         "Grant it to the user (`GRANT USAGE ON SCHEMA ...`, `GRANT SELECT ON ...`).",
     ),
     ErrorRule(
+        ("55P03",),
+        r"",
+        ConnectorError,
+        "a table is locked, for example by VACUUM FULL or ALTER TABLE",
+        "Try again when that has ended: `SELECT * FROM pg_locks WHERE mode = "
+        "'AccessExclusiveLock'`.",
+    ),
+    ErrorRule(
         ("42P01", "42703"),
         r"",
         TransientError,
