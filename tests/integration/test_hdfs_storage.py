@@ -19,8 +19,10 @@ from tests.fixtures.ports import free_port
 from tests.fixtures.shared_catalog import shared_both_ways
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
+from icestream.contracts.faults import exception_text
 from icestream.errors import RefusedError
 from icestream.storage.hdfs import HdfsOptions, HdfsStorage
+from icestream.storage.webhdfs import HdfsOutput
 from icestream.testing.catalog_suite import CatalogSuite
 from icestream.testing.storage_suite import StorageSuite
 
@@ -142,6 +144,27 @@ def test_name_node_that_is_down_or_on_standby_is_passed_over(hdfs: Hdfs, standby
 
     for step in storage.check(new_folder(hdfs)):
         assert step.run()
+
+
+def test_name_node_without_an_answer_is_not_a_missing_file() -> None:
+    port = free_port()
+    io = load_file_io(storage_at(f"http://127.0.0.1:{port}").pyiceberg_properties(), "hdfs://h/a")
+
+    with pytest.raises(OSError, match="webhdfs/v1/a"):
+        io.new_input("hdfs://h/a").exists()
+
+
+def test_data_node_without_an_answer_is_named() -> None:
+    port = free_port()
+
+    with pytest.raises(OSError, match=f"WebHDFS data node 127.0.0.1:{port}: .*refused") as caught:
+        HdfsOutput(f"http://127.0.0.1:{port}/webhdfs/v1/a?op=CREATE")
+
+    error = storage_at("http://nn:9870").explain(exception_text(caught.value), "table n.t")
+    assert str(error) == (
+        "table n.t: connection to HDFS refused\n"
+        "  Is the server running? Check the warehouse's address and `hdfs.web`."
+    )
 
 
 def test_user_without_permission_is_refused(hdfs: Hdfs) -> None:

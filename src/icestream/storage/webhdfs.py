@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -15,7 +16,7 @@ from pyiceberg.io.fsspec import FsspecFileIO, FsspecInputFile, FsspecOutputFile
 from icestream.storage.hdfs import DEFAULT_WEB_PORT, USER, WEB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyiceberg.io import InputFile, OutputFile
 
@@ -82,6 +83,14 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]
         status = self.request("GET", "GETFILESTATUS", path).json()["FileStatus"]
         return _entry(path, status)
 
+    def exists(self, path: str, **_: Any) -> bool:
+        # fsspec's own takes every fault for a missing file.
+        try:
+            self.info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         found = self.request("GET", "LISTSTATUS", path).json()["FileStatuses"]["FileStatus"]
         folder = path.rstrip("/")
@@ -132,7 +141,7 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]
         if mode == "rb":
             return _HdfsInput(self, path, mode, block_size or READ_BYTES)
         answer = self.request("PUT", "CREATE", path, overwrite="true")
-        return _HdfsOutput(answer.headers["Location"])
+        return HdfsOutput(answer.headers["Location"])
 
 
 class _StandbyError(OSError):
@@ -146,8 +155,15 @@ class _HdfsInput(AbstractBufferedFile):  # type: ignore[misc]
         return content
 
 
-class _HdfsOutput(io.RawIOBase):
-    """A file that is sent to a data node in one request, so that it needs no appends."""
+class HdfsOutput(io.RawIOBase):
+    """A file that is sent to a data node in one request, so that it needs no appends.
+
+    Args:
+        location: where the name node says that its content goes.
+
+    Raises:
+        OSError: the data node does not answer.
+    """
 
     def __init__(self, location: str) -> None:
         super().__init__()
@@ -159,7 +175,8 @@ class _HdfsOutput(io.RawIOBase):
         self._connection.putrequest("PUT", f"{parts.path}?{parts.query}")
         self._connection.putheader("Content-Type", "application/octet-stream")
         self._connection.putheader("Transfer-Encoding", "chunked")
-        self._connection.endheaders()
+        with self._named_faults():
+            self._connection.endheaders()
         self._position = 0
 
     def writable(self) -> bool:
@@ -171,9 +188,10 @@ class _HdfsOutput(io.RawIOBase):
     def write(self, data: Any) -> int:
         block = memoryview(data).cast("B")
         if block:  # an empty chunk would end the file
-            self._connection.send(b"%x\r\n" % len(block))
-            self._connection.send(block)
-            self._connection.send(b"\r\n")
+            with self._named_faults():
+                self._connection.send(b"%x\r\n" % len(block))
+                self._connection.send(block)
+                self._connection.send(b"\r\n")
             self._position += len(block)
         return len(block)
 
@@ -181,16 +199,23 @@ class _HdfsOutput(io.RawIOBase):
         if self.closed:
             return
         try:
-            self._connection.send(b"0\r\n\r\n")
-            answer = self._connection.getresponse()
-            text = answer.read().decode(errors="replace")
+            with self._named_faults():
+                self._connection.send(b"0\r\n\r\n")
+                answer = self._connection.getresponse()
+                text = answer.read().decode(errors="replace")
             if answer.status != http.client.CREATED:
                 raise OSError(f"WebHDFS {self._host}: HTTP status {answer.status}: {text[:500]}")
-        except http.client.HTTPException as exc:
-            raise OSError(f"WebHDFS {self._host}: {exc!r}") from exc
         finally:
             self._connection.close()
             super().close()
+
+    @contextmanager
+    def _named_faults(self) -> Iterator[None]:
+        """Name the data node in faults of the connection, which else nobody could place."""
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as exc:
+            raise OSError(f"WebHDFS data node {self._host}: {exc!r}") from exc
 
 
 def _entry(name: str, status: Mapping[str, Any]) -> dict[str, Any]:
