@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from icestream.errors import DependencyError
 from icestream.sources.kafka.source import build_offset, partition_offsets, topic_ids
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.offset import Offset
     from icestream.sources.kafka import KafkaSource
+    from icestream.sources.kafka.database import DatabaseOptions
     from icestream.verify.side import DatabaseSide, LakeTable, TableNames
 
 PASSES = 3
@@ -32,12 +34,25 @@ def debezium_side(source: KafkaSource, tables: Mapping[TableNames, LakeTable]) -
     assert options is not None  # noqa: S101 - the caller checks
     lag = TopicLag(source, tables)
     if options.type == "postgres":
-        from icestream.verify.debezium_postgres import DebeziumPostgresSide
-
+        try:
+            from icestream.verify.debezium_postgres import DebeziumPostgresSide
+        except ModuleNotFoundError as exc:
+            raise missing_package(options, exc, "postgres") from exc
         return DebeziumPostgresSide(options, tables, lag)
     from icestream.verify.debezium_mysql import MySqlSide
 
     return MySqlSide(options, tables, lag)
+
+
+def missing_package(
+    options: DatabaseOptions, fault: ModuleNotFoundError, extra: str
+) -> DependencyError:
+    """Return the error for a database whose client library is not installed."""
+    return DependencyError(
+        f"verifying tables of {options.type!r} needs the package {fault.name}, which is not "
+        "installed",
+        todo=f"pip install 'icestream[{extra}]'",
+    )
 
 
 class TopicLag:

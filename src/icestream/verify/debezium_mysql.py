@@ -29,10 +29,10 @@ BLOCK_ROWS = 10_000
 MIN_ROWS_PER_PART = 100_000
 MAX_DIGITS = 38
 MILLIS = 3
+NAME_PARTS = 2  # database and table
 
 COLUMNS = """
-SELECT column_name, data_type, column_type, numeric_precision, numeric_scale, datetime_precision,
-       column_key = 'PRI'
+SELECT column_name, data_type, column_type, numeric_precision, numeric_scale, datetime_precision
 FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
 ORDER BY ordinal_position
 """
@@ -151,9 +151,11 @@ class MySqlSide(DatabaseSide):
         return Point(label, tables, behind=behind)
 
     def _describe(self, session: Any, name: TableNames) -> SideTable | None:
-        columns = [MySqlColumn(*row[:-1]) for row in session.rows(COLUMNS, name)]
-        if not columns:
+        # Records of other databases may name their tables in another way.
+        rows = session.rows(COLUMNS, name) if len(name) == NAME_PARTS else []
+        if not rows:
             return None
+        columns = [MySqlColumn(*row) for row in rows]
         self._columns[name] = {column.name: column for column in columns}
         lake = self._lakes[name].columns
         fields, left_out = [], {}

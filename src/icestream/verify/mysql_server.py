@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.faults import first_match, transport_faults
 from icestream.contracts.secrets import without_secrets
-from icestream.errors import ConnectorError, DependencyError, IcestreamError, RefusedError
+from icestream.errors import ConnectorError, IcestreamError, RefusedError
+from icestream.verify.debezium import missing_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,11 +51,7 @@ class MySqlServer:
         try:
             import pymysql
         except ModuleNotFoundError as exc:
-            raise DependencyError(
-                f"verifying tables of {self.options.type} needs the package {exc.name}, "
-                "which is not installed",
-                todo="pip install 'icestream[mysql]'",
-            ) from exc
+            raise missing_package(self.options, exc, "mysql") from exc
         try:
             connection = self._open(pymysql)
             try:

@@ -11,7 +11,6 @@ from icestream.sinks.iceberg.ledger import property_key
 from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
 from icestream.sinks.iceberg.options import MAIN
 from icestream.sinks.iceberg.properties import SOURCE_TABLE
-from icestream.sources.postgres_cdc.options import PostgresCdcOptions
 from icestream.verify.offsets import OffsetCheck
 from icestream.verify.side import LakeTable
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from icestream.contracts.catalog import Catalog, Identifier
+    from icestream.contracts.source import Source
     from icestream.plan.plan import PipelinePlan, Plan
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.verify.side import DatabaseSide, TableNames
@@ -55,7 +55,7 @@ class Mirror:
 
     def side(self) -> DatabaseSide:
         """Return the database."""
-        if isinstance(self.source.options, PostgresCdcOptions):
+        if _is_postgres_cdc(self.source):
             from icestream.verify.postgres_side import PostgresSide
 
             return PostgresSide(self.source.options)
@@ -164,16 +164,33 @@ def skipped_pipelines(plan: Plan) -> dict[str, str]:
 
 
 def _mirror_problem(pipeline: PipelinePlan) -> str:
-    source, sink = pipeline.source.options, pipeline.sink
+    sink = pipeline.sink
     if op_name_of(sink.options) is not None:
         return "with `commit_mode: append` its tables hold every change"
     if pipeline.transforms:
         return TRANSFORMED
     if sink.expectations():
         return EXPECTED
-    if not isinstance(source, PostgresCdcOptions) and getattr(source, "database", None) is None:
+    if not _is_postgres_cdc(pipeline.source) and not _has_database(pipeline.source):
         return f"source {pipeline.source_name!r} has no `database` to compare its tables with"
     return ""
+
+
+def _is_postgres_cdc(source: Source[Any]) -> bool:
+    try:
+        from icestream.sources.postgres_cdc.options import PostgresCdcOptions
+    except ModuleNotFoundError:  # without its packages, no source of the plan is one
+        return False
+    return isinstance(source.options, PostgresCdcOptions)
+
+
+def _has_database(source: Source[Any]) -> bool:
+    """Tell whether a source is one of Debezium's changes that names their database."""
+    try:
+        from icestream.sources.kafka.options import KafkaOptions
+    except ModuleNotFoundError:
+        return False
+    return isinstance(source.options, KafkaOptions) and source.options.database is not None
 
 
 def _table_rules(pipeline: PipelinePlan) -> tuple[Any, ...]:
