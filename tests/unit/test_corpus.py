@@ -83,5 +83,5 @@ def test_good_set_up_passes(icestream: Icestream, tmp_path: Path, case: Path) ->
 
 
 def test_corpus_is_large_enough() -> None:
-    assert len(BROKEN) >= 48
-    assert len(GOOD) >= 18
+    assert len(BROKEN) >= 60
+    assert len(GOOD) >= 30

@@ -131,7 +131,8 @@ def _problem(
         return IcestreamError(f"{path[-1]!r} is missing", todo=todo)
     expected = list(dict.fromkeys(filter(None, map(_expected, errors))))
     if not expected:
-        return IcestreamError(_message(error))
+        what, _, todo = _message(error).partition("\n")
+        return IcestreamError(what, todo=todo)
     choices = [choice for each in errors for choice in _choices(each)]
     hint = did_you_mean(value, choices).rstrip() if isinstance(value, str) else ""
     found = _describe(path, value)

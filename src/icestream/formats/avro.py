@@ -185,6 +185,8 @@ class AvroDecoder(Decoder):
             reasons = [reason for _, reason in outcome.bad]
             reasons += [f"the schema has no field {name!r}" for name in outcome.new_fields]
             raise PlanError(reasons[0])
+        import fastavro
+
         stream = io.BytesIO()
         fastavro.schemaless_writer(stream, writer.parsed, outcome.rows.to_pylist()[0])
         return stream.getvalue()

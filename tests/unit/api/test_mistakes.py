@@ -83,7 +83,8 @@ def with_catalog(**block: Any) -> Callable[[], Any]:
         ),
         (
             build_any(KafkaOptions, brokers="a:1"),
-            "KafkaOptions: needs either `topics` or `topic_pattern`",
+            "KafkaOptions: names no topics\n"
+            "  Add `topics`, e.g. `topics: [orders]`, or `topic_pattern`.",
         ),
         (
             build_any(IcebergOptions, **ORDERS, s3={"regoin": "eu"}),

@@ -147,7 +147,9 @@ def test_named_pipeline_that_is_broken_is_not_called_unknown(tmp_path: Path) -> 
 
 
 def test_two_pipelines_may_not_upsert_one_table(tmp_path: Path) -> None:
-    text = GOOD.replace("table: clicks", "table: clicks, commit_mode: upsert, key_fields: [id]")
+    text = GOOD.replace(
+        "table: clicks", "table: clicks, commit_mode: upsert, key_fields: [event_id]"
+    )
     assert problems(tmp_path, f"{text}  again: {{source: clicks, sink: lake}}\n") == [
         "7:3 pipelines.again: 'again' upserts lake.shop.clicks, and so does 'clicks': the order of "
         "their changes to one key would be left to chance, and their commits would conflict"

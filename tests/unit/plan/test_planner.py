@@ -280,7 +280,7 @@ def test_catalog_without_a_warehouse_is_reported_with_its_location(tmp_path: Pat
             "6:108 sinks.s.config.dead_letter",
             "x.y",
         ),
-        ("namespace: a.b, route_by: kind", "6:59 sinks.s.config.namespace", "a.b"),
+        ("namespace: a.b, route_by: country", "6:59 sinks.s.config.namespace", "a.b"),
     ],
 )
 def test_nested_namespace_is_refused_if_the_catalog_has_none(

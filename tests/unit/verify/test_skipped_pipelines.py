@@ -45,15 +45,15 @@ sinks:
   events: {connector: iceberg, config: {namespace: d, table: events}}
   keyed:
     connector: iceberg
-    config: {namespace: d, table: keyed, commit_mode: upsert, key_fields: [id]}
-  routed: {connector: iceberg, config: {namespace: e, route_by: type}}
+    config: {namespace: d, table: keyed, commit_mode: upsert, key_fields: [event_id]}
+  routed: {connector: iceberg, config: {namespace: e, route_by: event_type}}
   whole: {connector: iceberg, config: {namespace: d, table: whole, commit_mode: overwrite_table}}
 pipelines:
   shop: {source: shop, sink: lake}
   log: {source: shop, sink: log}
   others: {source: debezium, sink: others}
   captured: {source: captured, sink: captured}
-  events: {source: events, sink: events, transforms: [{filter: id > 1}]}
+  events: {source: events, sink: events, transforms: [{filter: quantity > 1}]}
   keyed: {source: events, sink: keyed}
   routed: {source: events, sink: routed}
   whole: {source: events, sink: whole}

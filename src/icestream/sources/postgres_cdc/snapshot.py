@@ -146,6 +146,8 @@ def _copy_query(part: TableRange) -> sql.Composed:
 
 
 def _limit_clause(part: TableRange) -> sql.Composable:
+    from psycopg import sql
+
     if part.limit is None:
         return sql.SQL("")
     limit = sql.SQL(" LIMIT {}").format(sql.Literal(part.limit))
