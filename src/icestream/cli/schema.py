@@ -151,7 +151,7 @@ def _diff_reports(plan: Plan, pipeline: PipelinePlan) -> Iterator[dict[str, Any]
     """Yield a report for the table of a pipeline, or for each table that its source lists."""
     from icestream.plan.pipeline_tables import find_pipeline_tables
 
-    if not pipeline.sink.is_mirror or pipeline.transforms:
+    if not pipeline.sink.is_mirror:
         yield _diff_report(plan, pipeline)
         return
     found = find_pipeline_tables(plan, pipeline, asks_source=True)
@@ -173,19 +173,26 @@ def _mirror_report(pipeline: PipelinePlan, one: PipelineTable) -> dict[str, Any]
         "pipeline": pipeline.name,
         "table": one.name,
         "schema_evolution": evolution,
-        "stream": "unlisted" if one.schema is None and one.error is None else "listed",
+        "stream": _mirror_stream(pipeline, one),
         "exists": one.table is not None,
         "changes": [],
         "sql": [],
         "refused": None if one.error is None else str(one.error),
     }
-    if one.table is None or one.schema is None:
+    if one.table is None or one.schema is None or report["stream"] != "listed":
         return report
     try:
         options, found = compare_mirror(pipeline, one.schema, one.table)
     except SchemaMismatchError as exc:
         return {**report, "refused": str(exc)}
     return {**report, **_changes_document(found, evolution, options.branch, one.name)}
+
+
+def _mirror_stream(pipeline: PipelinePlan, one: PipelineTable) -> str:
+    if one.schema is None and one.error is None:
+        return "unlisted"
+    is_transformed = one.source is not None and pipeline.transforms_table(one.source)
+    return "transformed" if is_transformed and one.error is None else "listed"
 
 
 def _diff_report(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:

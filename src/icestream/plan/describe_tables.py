@@ -96,12 +96,11 @@ def _action(pipeline: PipelinePlan, one: PipelineTable) -> dict[str, Any]:
     if one.table is not None and not _may_write(pipeline, one.identifier, one.table):
         error = foreign_table_error(one.identifier)
         return {"action": "refused", "reason": error.what, "todo": error.todo}
-    # Where transforms change the columns, only Spark knows them.
-    schema = None if pipeline.transforms else one.schema
+    is_known = one.schema is not None and not pipeline.transforms_table(one.source or ())
     if one.table is None:
-        return {"action": "create"} if schema is None else _new_table(pipeline, schema)
-    if schema is not None:
-        return _existing_table(pipeline, schema, one.table)
+        return _new_table(pipeline, one.schema) if is_known else _transformed_table(pipeline)
+    if is_known:
+        return _existing_table(pipeline, one.schema, one.table)
     changes = property_changes(pipeline.sink.options, one.table)
     if not pipeline.sink.is_mirror:
         changes += partition_changes(pipeline.sink.options, one.table)
@@ -119,6 +118,11 @@ def _may_write(pipeline: PipelinePlan, identifier: tuple[str, ...], table: Table
         or TableNameRules.of(sink.options, sink.catalog).is_listed(identifier)
         or is_own_table(table.properties, pipeline.name)
     )
+
+
+def _transformed_table(pipeline: PipelinePlan) -> dict[str, Any]:
+    action = "create" if pipeline.sink.options.create else "missing"
+    return {"action": action, "reason": "its transforms decide the columns"}
 
 
 def _new_table(pipeline: PipelinePlan, schema: pa.Schema) -> dict[str, Any]:

@@ -137,6 +137,11 @@ class PipelinePlan:
         own = any(rules.transforms for rules in self.tables)
         return bool(self.transforms or own or self.expectations())
 
+    def transforms_table(self, table: tuple[str, ...]) -> bool:
+        """Tell whether a table of a change source, by the source's names of it, is transformed."""
+        own = (rules for rules in self.tables if rules.matches(table))
+        return bool(self.transforms) or any(rules.transforms for rules in own)
+
     def uses_spark_sql(self) -> bool:
         """Tell whether rows pass through Spark SQL, or stay in Arrow from source to file."""
         if self.sink.is_mirror:

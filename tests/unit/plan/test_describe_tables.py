@@ -168,6 +168,33 @@ def test_property_that_differs_is_a_change_of_each_table(tmp_path: Path, text: s
     ]
 
 
+@pytest.mark.parametrize(
+    "rules",
+    ["transforms: [{drop: [note]}]", "tables: {public.orders: {transforms: [{drop: [note]}]}}"],
+)
+def test_columns_of_a_transformed_table_are_not_guessed(tmp_path: Path, rules: str) -> None:
+    text = MIRROR.replace("sink: lake}", f"sink: lake, {rules}}}")
+    plan = mirror(tmp_path, [listed("public.orders")], text)
+
+    assert tables_of(plan)["lake.shop.orders"] == {
+        "name": "lake.shop.orders",
+        "source": "public.orders",
+        "action": "create",
+        "reason": "its transforms decide the columns",
+    }
+    make_tables(plan, "shop.orders", **{CREATED_BY: "shop"})
+    assert tables_of(plan)["lake.shop.orders"]["action"] == "none"
+
+
+def test_table_without_transforms_is_shown_beside_one_with(tmp_path: Path) -> None:
+    rules = "tables: {public.orders: {transforms: [{drop: [note]}]}}"
+    text = MIRROR.replace("sink: lake}", f"sink: lake, {rules}}}")
+    plan = mirror(tmp_path, [listed("public.orders"), listed("public.items")], text)
+
+    assert "columns" in tables_of(plan)["lake.shop.items"]
+    assert "columns" not in tables_of(plan)["lake.shop.orders"]
+
+
 def test_bucketed_table_of_an_earlier_version_is_unchanged(tmp_path: Path) -> None:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import BucketTransform
