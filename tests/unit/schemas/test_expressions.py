@@ -42,6 +42,7 @@ THEY_HAVE = "They have: id, Amount, active, who, lines, labels, odd.name."
         "amount > 0",
         "AMOUNT > 0 AND who.Address.ZIP = 1",
         "exists(lines, id -> id.sku = 'x')",
+        "exists(lines, Line -> line.sku = 'x' AND exists(lines, other -> other.sku = LINE.sku))",
         "transform(lines, l -> concat(l.sku, who.name)) IS NOT NULL",
         "labels.anything = 'x'",
         "labels['x'] = 'y' AND lines.sku IS NOT NULL",
