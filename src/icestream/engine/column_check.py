@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from icestream.contracts.columns import UNKNOWN_COLUMNS, Columns
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.source import Source
@@ -96,6 +94,11 @@ def _sampled_columns(source: Source[Any]) -> tuple[Columns, str]:
     if decoder is None:
         schema = source.schema()
         return unknown if schema is None else (Columns.of(schema), "those of the files")
+    extra = source.extra_columns() or ()
+    if getattr(source.options, "schema_registry", None) is not None:
+        registered = decoder.infer([])
+        if registered.names:
+            return Columns.of([*registered, *extra]), "those of the schema registry"
     if type(source).first_rows is not Source.first_rows:
         return unknown  # its offsets can't be asked without side effects
     start = source.initial()
@@ -108,7 +111,7 @@ def _sampled_columns(source: Source[Any]) -> tuple[Columns, str]:
     inferred = decoder.infer(sample.values)
     if not inferred.names:
         raise no_columns_error(decoder, sample)
-    columns = pa.schema([*inferred, *(source.extra_columns() or ())])
+    columns = [*inferred, *extra]
     origin = f"inferred from {_count(len(sample.values), 'record')}"
     return Columns.of(columns, is_complete=sample.is_all and end == latest), origin
 
