@@ -54,10 +54,12 @@ _STAGED = pa.schema([("table", pa.string()), ("block", pa.binary()), ("report", 
 # The operations of a row that was not in the source table before.
 INSERTS = ("i", "c")
 
+# Lists are JSON here: Spark asks for the size of a batch after each row, which takes Arrow's Java
+# library a pass over all rows so far if a list is null.
 _CHANGE_TYPE = pa.struct(
     [
         ("op", pa.string()),
-        ("unchanged", pa.list_(pa.string())),
+        ("unchanged", pa.string()),
         ("is_snapshot", pa.bool_()),
         ("nulled", pa.string()),
     ]
@@ -187,6 +189,14 @@ def _to_flags(array: pa.Array) -> Flags:
     return flags
 
 
+def _as_json(lists: pa.Array) -> pa.Array:
+    """Return lists of names as JSON; null for one without names."""
+    if not len(lists.flatten()):
+        return pa.nulls(len(lists), pa.string())
+    texts = [json.dumps(names) if names else None for names in lists.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
 @dataclass(frozen=True)
 class UnpackBlocks:
     """Turns the staged blocks of one table into rows with the newest columns of the table.
@@ -223,7 +233,7 @@ class UnpackBlocks:
                 array = _null_where(array, _to_flags(is_absent))
             arrays.append(_to_spark(array))
         index = rows.schema.get_field_index(UNCHANGED_COLUMNS)
-        unchanged = pa.nulls(count, pa.list_(pa.string())) if index < 0 else rows.column(index)
+        unchanged = pa.nulls(count, pa.string()) if index < 0 else _as_json(rows.column(index))
         nulled: list[str | None] = [None] * count
         if count and nulled_counts(block.schema):
             nulled[0] = json.dumps(nulled_counts(block.schema))

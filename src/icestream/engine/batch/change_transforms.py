@@ -301,7 +301,8 @@ class TableTransform:
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         inputs = _trace_columns(source, rows)
-        unchanged = F.coalesce(rows[CHANGE]["unchanged"], F.array().cast("array<string>"))
+        listed = F.from_json(rows[CHANGE]["unchanged"], "array<string>")
+        unchanged = F.coalesce(listed, F.array().cast("array<string>"))
         names: list[Column] = []
         faults = [rows[FAULT], _lacks_any(unchanged, inputs[ABSENT], "a filter uses")]
         for name in visible_columns(rows):
