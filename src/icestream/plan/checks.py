@@ -169,9 +169,18 @@ def _takes_only_changes(config: Config, sink: Component) -> bool:
         for pipeline in config.pipelines.values()
         if pipeline.sink == sink.name
     ]
-    # A sink that no pipeline uses yet is checked as if it received plain events. A source that
-    # can't be built is reported on its own, so it must not cause an error about the sink.
-    return bool(users) and all(reads_changes(config, user) is not False for user in users)
+    if not users:
+        # A sink that no pipeline uses yet is checked as if it received plain events, unless a
+        # pipeline that could not be read may be the one that uses it.
+        blocks = config.tree.data.get("pipelines")
+        return isinstance(blocks, dict) and any(
+            not isinstance(block, dict) or block.get("sink", sink.name) == sink.name
+            for name, block in blocks.items()
+            if name not in config.pipelines
+        )
+    # A source that can't be built is reported on its own, so it must not cause an error about the
+    # sink.
+    return all(reads_changes(config, user) is not False for user in users)
 
 
 def dead_letter_table_problem(config: Config, component: Component) -> PlanError:

@@ -99,6 +99,18 @@ pipelines:
     ]
 
 
+def test_sink_of_a_broken_pipeline_is_not_asked_for_a_table(tmp_path: Path) -> None:
+    text = """\
+sources:
+  shop: {connector: postgres-cdc, config: {host: db, database: shop, user: me}}
+sinks:
+  lake: {connector: iceberg}
+pipelines:
+  shop: {source: shop, sink: lake, transfroms: []}
+"""
+    assert problems(tmp_path, text) == ["6:36 pipelines.shop.transfroms: unknown key 'transfroms'"]
+
+
 def test_unset_variable_hides_no_other_problem_and_causes_none(tmp_path: Path) -> None:
     text = """\
 sinks:
