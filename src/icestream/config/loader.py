@@ -23,9 +23,9 @@ from icestream.config.messages import (
     split_value_problem,
     unknown_key_problem,
     validation_faults,
-    value_at,
 )
 from icestream.config.model import Component, Config, FileBlock
+from icestream.contracts.option_errors import value_at
 from icestream.contracts.options import Options, yaml_key
 from icestream.contracts.registry import did_you_mean
 from icestream.errors import ConfigError, IcestreamError

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icestream.config import connectors
 from icestream.config.model import FileBlock
 from icestream.config.yaml import dotted, open_parentheses
+from icestream.contracts.option_errors import (
+    MISSING,
+    expected_value,
+    literal_choices,
+    model_in,
+    value_at,
+)
 from icestream.contracts.options import yaml_key
 from icestream.contracts.registry import alternative, did_you_mean
 from icestream.contracts.secrets import is_secret
@@ -18,6 +23,7 @@ from icestream.errors import IcestreamError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pydantic import BaseModel
     from pydantic_core import ErrorDetails, ValidationError
 
     from icestream.config.yaml import KeyPath, Tree
@@ -142,25 +148,15 @@ def model_at(path: KeyPath, tree: Tree) -> type[BaseModel] | None:
             if part not in fields:
                 return None
             annotation = fields[str(part)].annotation
-            model = None if _is_map(annotation) else _model_in(annotation)
+            model = None if _is_map(annotation) else model_in(annotation)
         else:
-            model = _model_in(annotation)
+            model = model_in(annotation)
             annotation = None
     return model
 
 
 def _is_map(annotation: Any) -> bool:
     return getattr(annotation, "__origin__", None) in (dict, tuple)
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for inner in get_args(annotation):
-        found = _model_in(inner)
-        if found is not None:
-            return found
-    return None
 
 
 def _connector_model(path: KeyPath, tree: Tree) -> type[BaseModel] | None:
@@ -206,7 +202,6 @@ BOUNDS = {
     "less_than_equal": ("at most", "le"),
     "less_than": ("below", "lt"),
 }
-MISSING = object()
 
 
 class ValidationFault(NamedTuple):
@@ -222,21 +217,7 @@ class ValidationFault(NamedTuple):
     @property
     def expected(self) -> str | None:
         """What the value should have been, if the fault is about that."""
-        if self.kind == "literal_error":
-            return f"one of {self.error['ctx']['expected']}".replace(" or ", ", ")
-        if self.kind.endswith(("_type", "_parsing", "_from_float", "_parsing_size")):
-            return EXPECTED.get(self.kind.split("_", maxsplit=1)[0])
-        return EXPECTED.get(self.kind)
-
-
-def value_at(data: Any, path: KeyPath) -> Any:
-    """Return the value at a path, or `MISSING`."""
-    for part in path:
-        in_list = isinstance(data, list) and isinstance(part, int) and part < len(data)
-        if not in_list and not (isinstance(data, dict) and part in data):
-            return MISSING
-        data = data[part]
-    return data
+        return expected_value(self.error, EXPECTED)
 
 
 def validation_faults(exc: ValidationError, tree: Tree, base: KeyPath) -> list[ValidationFault]:
@@ -307,12 +288,7 @@ def _wrong_type(faults: Sequence[ValidationFault], tree: Tree) -> IcestreamError
     path = faults[0].path
     found = value_at(tree.data, path)
     kinds = dict.fromkeys(item.expected or "" for item in faults)
-    choices = [
-        choice.strip("'")
-        for item in faults
-        if item.kind == "literal_error"
-        for choice in str(item.error["ctx"]["expected"]).replace(" or ", ", ").split(", ")
-    ]
+    choices = [choice for item in faults for choice in literal_choices(item.error)]
     todo = ""
     if isinstance(found, str):
         todo = (_other_format(path, found, choices) or did_you_mean(found, choices)).rstrip()

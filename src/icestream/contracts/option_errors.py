@@ -12,7 +12,7 @@ from icestream.contracts.secrets import HIDDEN, is_secret
 from icestream.errors import ConfigError, IcestreamError, PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pydantic_core import ErrorDetails
 
@@ -87,7 +87,7 @@ def config_error(exc: ValidationError, kind: type[BaseModel], data: Any, where: 
     problems = []
     for path, group in groupby(kept, key=lambda pair: pair[0]):
         errors = [error for _, error in group]
-        problem = _problem(errors, path, kind, _value_at(data, path))
+        problem = _problem(errors, path, kind, value_at(data, path))
         problem.where = ".".join([where, *map(str, path[: -1 if _is_named(errors[0]) else None])])
         problems.append(problem)
     return ConfigError(problems)
@@ -102,17 +102,18 @@ def _path(location: OptionPath, fault: str, data: Any) -> OptionPath:
     """Return the path of a fault without the tags of unions, which are not part of the value."""
     path: OptionPath = ()
     for part in location:
-        if _value_at(data, (*path, part)) is not MISSING:
+        if value_at(data, (*path, part)) is not MISSING:
             path = (*path, part)
     return (*path, location[-1]) if fault == "missing" else path
 
 
-def _value_at(data: Any, path: OptionPath) -> Any:
-    try:
-        for part in path:
-            data = data[part]
-    except (KeyError, IndexError, TypeError):
-        return MISSING
+def value_at(data: Any, path: OptionPath) -> Any:
+    """Return the value at a path, or `MISSING`."""
+    for part in path:
+        in_list = isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
+        if not in_list and not (isinstance(data, dict) and part in data):
+            return MISSING
+        data = data[part]
     return data
 
 
@@ -129,26 +130,33 @@ def _problem(
         about = _options(_model_at(kind, path[:-1])).get(str(path[-1]), "")
         todo = f"Add `{path[-1]}`. {about}".rstrip()
         return IcestreamError(f"{path[-1]!r} is missing", todo=todo)
-    expected = list(dict.fromkeys(filter(None, map(_expected, errors))))
+    expected = list(dict.fromkeys(filter(None, map(expected_value, errors))))
     if not expected:
         what, _, todo = _message(error).partition("\n")
         return IcestreamError(what, todo=todo)
-    choices = [choice for each in errors for choice in _choices(each)]
+    choices = [choice for each in errors for choice in literal_choices(each)]
     hint = did_you_mean(value, choices).rstrip() if isinstance(value, str) else ""
     found = _describe(path, value)
     return IcestreamError(f"expected {' or '.join(expected)}, found {found}", todo=hint)
 
 
-def _expected(error: ErrorDetails) -> str | None:
+def expected_value(error: ErrorDetails, words: Mapping[str, str] = EXPECTED) -> str | None:
+    """Return what a value should have been, if an error is about that.
+
+    Args:
+        error: one of pydantic's errors.
+        words: what its types are called.
+    """
     kind = error["type"]
     if kind == "literal_error":
         return f"one of {error['ctx']['expected']}".replace(" or ", ", ")
     if kind.endswith(("_type", "_parsing", "_from_float", "_parsing_size")):
-        return EXPECTED.get(kind.split("_", maxsplit=1)[0])
-    return EXPECTED.get(kind)
+        return words.get(kind.split("_", maxsplit=1)[0])
+    return words.get(kind)
 
 
-def _choices(error: ErrorDetails) -> Iterator[str]:
+def literal_choices(error: ErrorDetails) -> Iterator[str]:
+    """Yield the values that an option may have, if an error is about that."""
     if error["type"] == "literal_error":
         for choice in str(error["ctx"]["expected"]).replace(" or ", ", ").split(", "):
             yield choice.strip("'")
@@ -181,11 +189,12 @@ def _model_at(kind: type[BaseModel], path: OptionPath) -> type[BaseModel] | None
         if found is not None and not isinstance(part, int):
             fields = found.model_fields.items()
             inner = {field.alias or name: field.annotation for name, field in fields}
-            found = _model_in(inner.get(part))
+            found = model_in(inner.get(part))
     return found
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model of an annotation such as `Block | None`; None if it has none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next(filter(None, map(_model_in, get_args(annotation))), None)
+    return next(filter(None, map(model_in, get_args(annotation))), None)

@@ -67,11 +67,11 @@ def test_mistakes_of_several_steps_and_of_the_sink_are_reported_together() -> No
     step = "filter: nam = 'x'\n      - rename: {nme: title}\n      - filter: title >"
     options = 'sort_order: [titel]\n      partitioning: ["hours(at)"]'
     assert [line.partition(": ")[0] for line in message(step, options).splitlines()[::2]] == [
+        "orders.yaml:12:20 sinks.lake.config.sort_order[0]",
+        "orders.yaml:13:22 sinks.lake.config.partitioning[0]",
         "orders.yaml:19:17 pipelines.orders.transforms[0].filter",
         "orders.yaml:20:18 pipelines.orders.transforms[1].rename.nme",
         "orders.yaml:21:17 pipelines.orders.transforms[2].filter",
-        "orders.yaml:13:22 sinks.lake.config.partitioning[0]",
-        "orders.yaml:12:20 sinks.lake.config.sort_order[0]",
     ]
 
 
