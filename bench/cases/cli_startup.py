@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "icestream --help": ("--help",),
     "icestream check": ("check",),
+    "icestream check --offline": ("check", "--offline", "--config", "with_sql.yaml"),
     "icestream plan": ("plan",),
     "icestream status": ("status",),
     "icestream snapshots": ("snapshots",),
@@ -32,6 +33,31 @@ pipelines:
 metrics: {port: 0}
 """
 
+# Its columns and SQL are bound without Spark.
+WITH_SQL = """\
+version: "1.0"
+sources:
+  shop: {connector: datagen, config: {rows: 1000}}
+sinks:
+  lake:
+    connector: iceberg
+    config:
+      namespace: shop
+      table: orders
+      commit_mode: upsert
+      key_fields: [event_id]
+      partitioning: ["days(event_time)", "bucket(16, customer_id)"]
+      expect: [{name: positive, expr: amount > 0, on_fail: drop}]
+pipelines:
+  orders:
+    source: shop
+    sink: lake
+    transforms:
+      - filter: event_type = 'purchase' AND quantity > 0
+      - select: [event_id, event_time, customer_id, "price * quantity AS amount", country]
+      - cast: {amount: "decimal(12,2)"}
+"""
+
 
 class CliStartup(Case):
     """Each command of a pipeline that ran once, from its start to its end."""
@@ -42,6 +68,7 @@ class CliStartup(Case):
     def run(self, choices: Choices, folder: Path) -> list[Result]:
         icestream = str(Path(sys.executable).with_name("icestream"))
         (folder / "icestream.yaml").write_text(CONFIG)
+        (folder / "with_sql.yaml").write_text(WITH_SQL)
         time_command([icestream, "run", "--once"], folder)
         chosen = {
             name: words
