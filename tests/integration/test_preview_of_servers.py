@@ -185,3 +185,18 @@ def test_columns_and_rows_of_an_existing_publication_apply(
     document = icestream("preview", "--rows", "1", "--output", "json").document
     [orders] = document["tables"]
     assert (orders["rows"], orders["rows_read"]) == ([{"id": 991, "note": "x"}], 10)
+
+
+def test_transforms_of_a_mirror_are_previewed(
+    icestream: Icestream, tmp_path: Path, shop: str
+) -> None:
+    path = tmp_path / "icestream.yaml"
+    text = path.read_text(encoding="utf-8").replace('["public.*"]', "[public.orders]")
+    steps = "transforms: [{filter: 'id > 98'}, {drop: [note]}]"
+    path.write_text(text.replace("sink: lake}", f"sink: lake, {steps}}}"), encoding="utf-8")
+    ended = icestream("preview", "--rows", "2", "--output", "json")
+    assert ended.code == 0, ended.out
+    [orders] = ended.document["tables"]
+    assert orders["rows"] == [{"id": 99, "amount": "99.00"}, {"id": 100, "amount": "100.00"}]
+    assert ended.document["left_out"] == 98
+    assert one(shop, "SELECT count(*) FROM pg_publication") == 0
