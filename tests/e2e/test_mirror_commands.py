@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -151,3 +152,41 @@ def check_without_database(shop: Shop) -> None:
     ]
     assert [one["table_rows"] for one in shop.tables("status")] == [1000, 0]
     assert shop.icestream("schema", "diff").code == 3
+
+
+RULES = """\
+pipelines:
+  shop:
+    source: shop
+    sink: lake
+    transforms: [{drop: [secret]}]
+    tables:
+      public.people:
+        transforms:
+          - filter: active
+          - compute: {email: "sha2(email, 256)"}
+        expect: [{name: adult, expr: age >= 18, on_fail: drop}]
+"""
+
+
+def test_transforms_of_the_file_apply_to_a_mirror(shop: Shop) -> None:
+    rules = shop.text.replace("pipelines:\n  shop: {source: shop, sink: lake}\n", RULES)
+    (shop.folder / "icestream.yaml").write_text(rules, encoding="utf-8")
+    shop.sql(
+        "CREATE TABLE people (id int PRIMARY KEY, email text, age int, active bool, secret text)",
+        "INSERT INTO people VALUES (1, 'a', 30, true, 'x'), (2, 'b', 30, false, 'x'), "
+        "(3, 'c', 9, true, 'x')",
+    )
+    assert shop.icestream("check").code == 0
+    ended = shop.icestream("run", "--once")
+    assert ended.code == 0, ended.err
+    shop.sql("UPDATE people SET active = NOT active WHERE id < 3", "DELETE FROM orders")
+    ended = shop.icestream("run", "--once")
+    assert ended.code == 0, ended.err
+
+    query = "SELECT * FROM shop.people"
+    found = shop.icestream("query", query, "--output", "json").document["rows"]
+    digest = hashlib.sha256(b"b").hexdigest()
+    assert found == [{"id": 2, "email": digest, "age": 30, "active": True}]
+    count = shop.icestream("query", "SELECT count(*) AS n FROM shop.orders", "--output", "json")
+    assert count.document["rows"] == [{"n": 0}]
