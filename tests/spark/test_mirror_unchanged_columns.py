@@ -120,7 +120,7 @@ def test_such_a_row_can_be_dropped(lake: Lake) -> None:
 
     lake.run(replace(plan(lake, [[docs(doc(1, "open"))], [changes]], given), on_error="drop"))
 
-    assert [row["both"] for row in found(lake)] == ["openn", "openother"]
+    assert [row["both"] for row in found(lake)] == ["openother"]
     failed = [one for one in lake.events if isinstance(one, RecordsFailed)]
     assert [(one.count, one.dead_letters) for one in failed] == [(1, 0)]
 
@@ -172,28 +172,6 @@ def test_row_enters_the_filter_with_the_values_of_an_earlier_change_of_the_batch
     lake.run(plan(lake, [[docs(doc(1, "closed"))], [changes]], OPEN))
 
     assert [row["note"] for row in found(lake)] == ["new"]
-
-
-def test_soft_delete_marks_rows_that_leave_the_filter_and_no_others(lake: Lake) -> None:
-    batches = [
-        [docs(doc(1, "open"), doc(2, "open"), doc(3, "closed"))],
-        [docs(doc(1, "closed", op="u"), doc(3, "late", op="u"), {"id": 4, "op": "d"})],
-    ]
-
-    lake.run(plan(lake, batches, OPEN, delete_mode="soft"))
-
-    assert [(row["id"], row["state"], row["_is_deleted"]) for row in found(lake)] == [
-        (1, "open", True),
-        (2, "open", False),
-    ]
-
-
-def test_ignored_deletes_keep_rows_that_leave_the_filter(lake: Lake) -> None:
-    batches = [[docs(doc(1, "open"))], [docs(doc(1, "closed", op="u"))]]
-
-    lake.run(plan(lake, batches, OPEN, delete_mode="ignore"))
-
-    assert [row["state"] for row in found(lake)] == ["open"]
 
 
 def test_history_has_a_delete_for_a_row_that_leaves_the_filter(lake: Lake) -> None:

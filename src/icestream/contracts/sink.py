@@ -164,6 +164,7 @@ class Sink(ABC, Generic[OptionsT]):
             the whole batch is committed. Otherwise they are committed before the table.
         is_mirror: whether the tables follow those of a source: each block of changes names its
             table, and `prepare_tables` takes the place of `prepare`.
+        keeps_changes: whether a mirror keeps every change as a row, instead of applying it by key.
         options: the sink's options.
         catalog: the catalog of its tables.
         name: the sink's name in the file.
@@ -172,6 +173,7 @@ class Sink(ABC, Generic[OptionsT]):
     options_type: ClassVar[type[Options]]
     may_refuse_rows: ClassVar[bool] = False
     is_mirror: ClassVar[bool] = False
+    keeps_changes: bool = False
     task_modules: tuple[str, ...] = ()  # modules that `writer` imports in a task
 
     def __init__(self, options: OptionsT, catalog: Catalog[Any], name: str) -> None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 USABLE = "`filter`, `select`, `compute`, `rename`, `cast` and `drop`"
-# Transforms that neither read nor remove a value that a change was sent without.
-KEEPS_MISSING = ("rename", "cast", "drop")
 
 
 def table_expectations(config: Config, sink: str) -> Iterator[Expectation]:
@@ -55,6 +53,7 @@ def rule_problems(config: Config) -> Iterator[IcestreamError]:
         for step in steps:
             yield from _step_problems(config, step)
         yield from _missing_field_problems(config, sink, steps)
+        yield from _delete_mode_problems(config, sink, steps)
         for table in pipeline.tables:
             yield from _name_problems(config, name, table)
         yield from _expectation_problems(config, name)
@@ -81,7 +80,7 @@ def _missing_field_problems(
 ) -> Iterator[PlanError]:
     if getattr(sink.options, "missing_fields", None) != "keep":
         return
-    names = [step.name for step in steps if step.name not in KEEPS_MISSING]
+    names = [step.name for step in steps]
     if getattr(sink.options, "expect", ()) or any(table_expectations(config, sink.name)):
         names.append("expect")
     if names:
@@ -89,7 +88,28 @@ def _missing_field_problems(
             f"'keep' can't be combined with `{names[0]}` of a CDC source: a row may lack the "
             "values that it needs",
             where=config.tree.where((*sink.path, "missing_fields")),
-            todo="Take `missing_fields` out, or use only `rename`, `cast` and `drop`.",
+            todo="Take `missing_fields` or the transforms out.",
+        )
+
+
+def _delete_mode_problems(
+    config: Config, sink: Component, steps: list[Component]
+) -> Iterator[PlanError]:
+    """Report a sink that would keep the old version of a row that is left out."""
+    mode = getattr(sink.options, "delete_mode", "hard")
+    if mode == "hard":
+        return
+    expectations = (*getattr(sink.options, "expect", ()), *table_expectations(config, sink.name))
+    causes = [f"`{step.name}`" for step in steps if step.name == "filter"]
+    causes += [f"expectation {one.name!r}" for one in expectations if one.on_fail != "fail"]
+    if steps and getattr(sink.options, "on_error", "fail") != "fail":
+        causes.append("`on_error`")
+    if causes:
+        yield PlanError(
+            f"delete_mode {mode!r} can't be combined with {causes[0]} of a CDC source: the old "
+            "version of a row that is left out would stay in the table",
+            where=config.tree.where((*sink.path, "delete_mode")),
+            todo="Use `delete_mode: hard`.",
         )
 
 
@@ -110,6 +130,17 @@ def _name_problems(config: Config, pipeline: str, table: str) -> Iterator[PlanEr
 def _expectation_problems(config: Config, pipeline: str) -> Iterator[IcestreamError]:
     from icestream.plan.checks import expectation_problems
 
-    for table, block in config.pipelines[pipeline].tables.items():
+    block = config.pipelines[pipeline]
+    shared = getattr(config.sinks[block.sink].options, "expect", ())
+    owners = {one.name: "the sink" for one in shared}
+    for table, rules in block.tables.items():
         path = ("pipelines", pipeline, "tables", table)
-        yield from expectation_problems(config, path, block.expect)
+        yield from expectation_problems(config, path, rules.expect)
+        for number, one in enumerate(rules.expect):
+            owner = owners.setdefault(one.name, f"table {table!r}")
+            if owner != f"table {table!r}":
+                yield PlanError(
+                    f"duplicate expectation name {one.name!r}, which {owner} has too",
+                    where=config.tree.where((*path, "expect", number, "name")),
+                    todo="Expectations are counted by name: give each its own.",
+                )

@@ -103,7 +103,11 @@ class RenameTransform(Transform[RenameOptions]):
             where = "transform 'rename'"
             raise SchemaMismatchError(problem.what, where=where, todo=problem.todo)
         columns = [(name, new.get(name.lower(), name)) for name in rows.columns]
-        renamed = rows.select(*(F.col(quote_for_spark(old)).alias(name) for old, name in columns))
+        # A column without a new name stays the same expression.
+        selected = ((F.col(quote_for_spark(old)), old, name) for old, name in columns)
+        renamed = rows.select(
+            *(column if old == name else column.alias(name) for column, old, name in selected)
+        )
         if UNCHANGED_COLUMNS not in rows.columns:
             return renamed
         names = F.create_map(

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from icestream.plan.plan import PipelinePlan
 
     Table = tuple[str, ...]
+    # The columns of a table in the source, and its key.
+    SourceColumns = tuple[pa.Schema, tuple[str, ...]]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class TransformedChanges:
     Attributes:
         letters: the writer for dead letters of transforms and expectations, if they are kept.
         newest: the newest schema of each table of the source, kept from batch to batch.
+        transformed: the columns of each table after its transforms, for the source's columns that
+            they were found for; kept from batch to batch.
     """
 
     spark: SparkSession
@@ -62,6 +66,7 @@ class TransformedChanges:
     reading: ChangeReading
     letters: DeadLetterWriter | None
     newest: dict[Table, pa.Schema]
+    transformed: dict[Table, tuple[SourceColumns, TransformedSchema]]
     _blocks: DataFrame | None = None
     _staged: list[StagedSchema] = field(default_factory=list)
 
@@ -98,9 +103,7 @@ class TransformedChanges:
         passed_on = [one for one in tables if one.is_passed_on]
         deletes = [one for one in tables if not one.is_passed_on and one.has_only_deletes]
         others = [one for one in tables if not one.is_passed_on and not one.has_only_deletes]
-        transformed = {
-            one.steps.table: one.transform(self._blocks_of([one.steps.table])) for one in others
-        }
+        transformed = {one.steps.table: self._transform(one) for one in others}
         keys = {one.steps.table: one.new_key() for one in deletes}
         self._warn_of_idle_drops(tables)
         schemas = [columns for one in passed_on for columns in one.block_schemas]
@@ -114,15 +117,31 @@ class TransformedChanges:
         self.plan.sink.prepare_tables(schemas)
         writer = self.plan.sink.writer()
         staged = [one.steps.table for one in (*passed_on, *deletes) if one.staged]
-        plans = [
-            map_in_arrow(rows, self._task(writer, schema, table), REPORT_COLUMN)
-            for table, (rows, schema) in transformed.items()
-            if any(one.staged for one in others if one.steps.table == table)
-        ]
+        plans = []
+        for one in others:
+            rows, schema = transformed[one.steps.table]
+            if rows is not None:
+                task = self._task(writer, schema, one.steps)
+                plans.append(map_in_arrow(rows, task, REPORT_COLUMN))
         if staged:
             rows = self._blocks_of(staged)
             plans.append(rows.mapInArrow(WriteStaged(writer, keys), REPORT_COLUMN))
         return self._run(plans)
+
+    def _transform(self, table: TableTransform) -> tuple[DataFrame | None, TransformedSchema]:
+        """Return the transformed rows of a table, None if it has none, and their schema.
+
+        A source announces all of its tables with every batch, and Spark takes a while to analyse
+        the transforms of hundreds: without rows, the schema of an earlier batch is used.
+        """
+        name = table.steps.table
+        source = (table.unpacking().columns, table.schema.change_schema.key)
+        known = self.transformed.get(name)
+        if known is not None and not table.staged and known[0] == source:
+            return None, known[1]
+        rows, schema = table.transform(self._blocks_of([name]))
+        self.transformed[name] = (source, schema)
+        return (rows if table.staged else None), schema
 
     def _run(self, plans: list[DataFrame]) -> list[Report]:
         if not plans:
@@ -180,19 +199,20 @@ class TransformedChanges:
             )
         if data_columns(schema.columns):
             self.newest[table] = schema.change_schema.on(schema.columns)
-        return TableTransform(steps, schema, staged, announced)
+        return TableTransform(steps, schema, self.plan.sink.keeps_changes, staged, announced)
 
     def _task(
-        self, writer: TaskWriter, schema: TransformedSchema, table: Table
+        self, writer: TaskWriter, schema: TransformedSchema, steps: TableSteps
     ) -> WriteTransformed:
         validation = ChangeValidation(
             reading=self.reading,
-            expectations=TableSteps.of(self.plan, table).expectations,
+            expectations=steps.expectations,
             keeps_faults=self.plan.on_error == "dead_letter",
             letters=self.letters,
-            table=".".join(table),
+            table=".".join(steps.table),
             key=schema.change_schema.key,
-            stops_at_fault=self.plan.on_error == "fail",
+            stops_at_fault=steps.stops_at_bad,
+            keeps_changes=schema.keeps_changes,
         )
         return WriteTransformed(writer, schema, validation)
 

@@ -51,8 +51,8 @@ STAGED_COLUMNS = "table string, block binary, report binary"
 STAGED_BYTES = 16 << 20
 _STAGED = pa.schema([("table", pa.string()), ("block", pa.binary()), ("report", pa.binary())])
 
-# The operations of a row that was not in the source table before.
-INSERTS = ("i", "c")
+# The operations of a row that was not in the source table before, and of a row of a snapshot.
+INSERTS = ("i", "c", "r")
 
 # Lists are JSON here: Spark asks for the size of a batch after each row, which takes Arrow's Java
 # library a pass over all rows so far if a list is null.
@@ -255,11 +255,15 @@ class TransformedSchema:
         change_schema: of its rows, with the names that the key has now.
         columns: the columns of the rows, without the hidden ones.
         origins: by column, the source's column whose values it has.
+        keeps_changes: whether the table has a row for every change, or can't delete by key. An
+            insert that is left out then leaves nothing behind. Else it deletes the row with its
+            key: a compacted topic may lack the delete that came before it.
     """
 
     change_schema: ChangeSchema
     columns: pa.Schema
     origins: Mapping[str, str]
+    keeps_changes: bool = False
 
     def block_schema(self, change_schema: ChangeSchema) -> pa.Schema:
         """Return the columns of transformed blocks, for a schema of the source's blocks."""
@@ -273,13 +277,16 @@ class TransformedSchema:
     def blocks(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield transformed rows as blocks.
 
-        A change whose row was left out deletes the row with its key, unless there can't be one.
+        A change whose row was left out deletes the row with its key. The rows of a snapshot replace
+        those of the table, so there is nothing to delete.
         """
         change, ops = rows.column(CHANGE), rows.column(CHANGE).field("op")
         is_snapshot = _to_flags(change.field("is_snapshot"))
         is_absent = _to_flags(rows.column(ABSENT))
         is_left_out = is_absent & ~_to_flags(has_no_row(ops))
-        is_new = is_snapshot | _to_flags(pc.is_in(ops, value_set=pa.array(INSERTS)))
+        is_new = is_snapshot
+        if self.keeps_changes:
+            is_new = is_snapshot | _to_flags(pc.is_in(ops, value_set=pa.array(INSERTS)))
         ops = pc.if_else(pa.array(is_left_out), DELETES[0], ops)
         arrays = [self._column(rows, column, is_left_out) for column in self.columns]
         index = rows.schema.get_field_index(UNCHANGED_COLUMNS)

@@ -65,6 +65,7 @@ class TableSteps:
         pipeline: the pipeline's name.
         table: the source's names of the table.
         shares_expectations: whether some expectations apply to every table.
+        stops_at_bad: whether a row that can't be transformed fails its batch.
     """
 
     pipeline: str
@@ -72,6 +73,7 @@ class TableSteps:
     steps: tuple[Step, ...]
     expectations: tuple[RowExpectation, ...]
     shares_expectations: bool = False
+    stops_at_bad: bool = True
 
     @classmethod
     def of(cls, plan: PipelinePlan, table: tuple[str, ...]) -> TableSteps:
@@ -83,7 +85,14 @@ class TableSteps:
                 steps += _steps(rules.transforms, rules.steps, is_shared=False)
                 expectations += rules.expectations
         shared = bool(plan.sink.expectations())
-        return cls(plan.name, table, tuple(steps), tuple(expectations), shared)
+        stops = plan.on_error == "fail"
+        return cls(plan.name, table, tuple(steps), tuple(expectations), shared, stops)
+
+    @property
+    def drops_bad_rows(self) -> bool:
+        """Whether rows may be left out because they are bad or fail an expectation."""
+        drops = any(one.on_fail != "fail" for one in self.expectations)
+        return drops or (not self.stops_at_bad and bool(self.steps))
 
     @property
     def where(self) -> str:
@@ -134,12 +143,14 @@ class TableTransform:
     Attributes:
         steps: what happens to them.
         schema: the newest columns of the table in the source.
+        keeps_changes: whether the table has a row for every change.
         staged: the schemas of its blocks.
         known: further schemas, which the source announced or an earlier batch had.
     """
 
     steps: TableSteps
     schema: MirrorSchema
+    keeps_changes: bool = False
     staged: Sequence[StagedSchema] = ()
     known: Sequence[pa.Schema] = field(default_factory=tuple)
 
@@ -193,7 +204,7 @@ class TableTransform:
         key = tuple(self.new_key().values())
         for step in self.steps.steps:
             rows, origins = self._apply(step, rows, origins)
-        is_filtered = _expression_id(rows, ABSENT) != _expression_id(source, ABSENT)
+        has_filter = _expression_id(rows, ABSENT) != _expression_id(source, ABSENT)
         if any(one.has_unchanged for one in self.staged):
             rows = self._with_unchanged(source, rows)
         columns, expectations = self._columns(rows, origins), self.steps.expectations
@@ -202,9 +213,10 @@ class TableTransform:
         change_schema = replace(
             self.schema.change_schema,
             key=key,
-            is_filtered=is_filtered or any(one.on_fail != "fail" for one in expectations),
+            is_filtered=has_filter or self.steps.drops_bad_rows,
         )
-        return rows, TransformedSchema(change_schema, columns, origins)
+        keeps_changes = self.keeps_changes or not key
+        return rows, TransformedSchema(change_schema, columns, origins, keeps_changes)
 
     def _with_unmet(self, rows: DataFrame) -> DataFrame:
         try:
@@ -239,7 +251,8 @@ class TableTransform:
                 where=self.steps.where,
                 todo=f"{exc.todo}{hint}",
             ) from exc
-        if not is_row_by_row(rows, after) or set(hidden_columns(rows)) - set(after.columns):
+        is_kept = is_row_by_row(rows, after, may_filter=False)
+        if not is_kept or set(hidden_columns(rows)) - set(after.columns):
             raise SchemaMismatchError(
                 f"transform {step.name!r} makes other rows than those of the source: {step.text}",
                 where=self.steps.where,
@@ -306,7 +319,8 @@ class TableTransform:
         names: list[Column] = []
         faults = [rows[FAULT], _lacks_any(unchanged, inputs[ABSENT], "a filter uses")]
         for name in visible_columns(rows):
-            used = sorted(inputs[name])
+            # A key is always sent.
+            used = sorted(inputs[name] - set(self.schema.change_schema.key))
             if not used:
                 continue
             has_none = F.size(F.array_except(_texts(used), unchanged)) == 0

@@ -183,7 +183,8 @@ def _write_transformed(
     reading = _reading(plan, splits, letters := prepare_dead_letters(plan, mark))
     outcome = BatchOutcome(reading=reading)
     where = f"pipeline {plan.name!r}, batch {mark.epoch}"
-    with TransformedChanges(spark, plan, reading, letters, columns.newest_schemas) as changes:
+    known = columns.newest_schemas, columns.transformed_schemas
+    with TransformedChanges(spark, plan, reading, letters, *known) as changes:
         for write in (changes.read, changes.write):
             try:
                 reports = write()

@@ -95,8 +95,10 @@ class StreamColumns:
         self._state = state
         self._given = plan.source.declared_schema()
         self._columns: pa.Schema | None = None
-        # Of a change source whose rows are transformed: the newest schema of each table.
+        # Of a change source whose rows are transformed: the newest schema of each table, and its
+        # columns after the transforms.
         self.newest_schemas: dict[tuple[str, ...], pa.Schema] = {}
+        self.transformed_schemas: dict[tuple[str, ...], tuple[Any, Any]] = {}
         self._refused: dict[tuple[str, ...], RefusedField] = {}
         self._is_grown = False  # by a batch that is not yet committed, so the table lags behind
 

@@ -330,10 +330,17 @@ def _with_hidden_columns(transform: Transform[Any], rows: DataFrame) -> DataFram
     return after if is_kept else None
 
 
-def is_row_by_row(before: DataFrame, after: DataFrame) -> bool:
-    """Return whether each row of `after` comes from one of `before`, judged by the plan nodes."""
+def is_row_by_row(before: DataFrame, after: DataFrame, *, may_filter: bool = True) -> bool:
+    """Return whether each row of `after` comes from one of `before`, judged by the plan nodes.
+
+    Args:
+        before: the rows before a step.
+        after: those after it.
+        may_filter: whether rows may be left out.
+    """
     old, new = _steps(before), _steps(after)
-    return len(new) >= len(old) and set(new[: len(new) - len(old)]) <= _ROW_BY_ROW
+    allowed = _ROW_BY_ROW if may_filter else _ROW_BY_ROW - {"Filter"}
+    return len(new) >= len(old) and set(new[: len(new) - len(old)]) <= allowed
 
 
 def _steps(rows: DataFrame) -> list[str]:

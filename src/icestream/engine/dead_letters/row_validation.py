@@ -85,11 +85,14 @@ class RowValidation:
                 continue
             bad = batch.filter(is_bad)
             self._record_bad(bad, visible.filter(is_bad), report, numbered, unnumbered)
-            yield visible.filter(pc.invert(is_bad))
+            yield self._without_bad(visible, is_bad)
         if self.letters is not None and numbered:
             report.dead_files += self.letters.write(self._records(numbered))
         if unnumbered is not None:
             unnumbered.flush()
+
+    def _without_bad(self, rows: pa.RecordBatch, is_bad: pa.Array) -> pa.RecordBatch:
+        return rows.filter(pc.invert(is_bad))
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         reasons = None if self.check is None else self.check(batch)
@@ -155,11 +158,23 @@ class ChangeValidation(RowValidation):
         table: the source's name of the table, for messages.
         key: the columns that identify a row.
         stops_at_fault: whether a row with a fault fails the batch.
+        keeps_changes: whether the table has a row for every change; a bad one has none.
     """
 
     table: str = ""
     key: tuple[str, ...] = ()
     stops_at_fault: bool = False
+    keeps_changes: bool = False
+
+    def _without_bad(self, rows: pa.RecordBatch, is_bad: pa.Array) -> pa.RecordBatch:
+        """Return the rows with each bad one left out, as by a filter: it deletes its old version.
+
+        If that stayed, a later change that was sent without some values would take them from it.
+        """
+        if self.keeps_changes:
+            return super()._without_bad(rows, is_bad)
+        index = rows.schema.get_field_index(ABSENT)
+        return rows.set_column(index, ABSENT, pc.or_kleene(rows.column(index), is_bad))
 
     def _record_bad(
         self,
@@ -171,7 +186,7 @@ class ChangeValidation(RowValidation):
     ) -> None:
         ops = rows.column(CHANGE).field("op")
         visible = rows.select([name for name in rows.schema.names if name not in _OF_CHANGES])
-        visible = visible.append_column("op", ops)
+        visible = visible.append_column("op" if "op" not in visible.schema.names else "_op", ops)
         values = (_values(bad, name) for name in (FAULT, UNMET, ROW))
         for index, (fault, bits, number) in enumerate(zip(*values, strict=True)):
             failed = [e for bit, e in enumerate(self.expectations) if (bits or 0) >> bit & 1]

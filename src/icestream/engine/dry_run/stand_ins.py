@@ -243,6 +243,7 @@ class DryRunMirror(DryRunSink):
     """A sink that keeps blocks of changes."""
 
     is_mirror = True
+    keeps_changes = True
 
 
 @dataclass(frozen=True)

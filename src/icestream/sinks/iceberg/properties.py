@@ -18,6 +18,8 @@ CREATED_BY = "icestream.created-by"
 SOURCE_COLUMNS = "icestream.source-columns."
 # Property of a mirrored table, by pipeline: the source's table that it mirrors.
 SOURCE_TABLE = "icestream.source-table."
+# Followed by a pipeline: `true` if it has left out rows of the source.
+FILTERED = "icestream.filtered."
 # Suffix of the table that keeps the deleted keys of another table.
 TOMBSTONES = "__tombstones"
 # Iceberg's names for codecs; pyarrow writes `lz4` in the raw framing that every reader supports.

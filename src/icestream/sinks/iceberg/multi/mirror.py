@@ -58,6 +58,7 @@ class MirrorSink(MultiTableSink):
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
         super().__init__(options, catalog, name)
+        self.keeps_changes = op_name_of(options) is not None
         self._sources: dict[Identifier, tuple[str, ...]] = {}
         self._prepared: dict[tuple[str, ...], MirrorTable] = {}
         # The newest schema of each table, so that most batches need no second read.

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from icestream.contracts.catalog import shorten
 from icestream.contracts.changes import OP
-from icestream.errors import SchemaMismatchError
+from icestream.errors import AttentionError, SchemaMismatchError
 from icestream.schemas.changes import DropColumn, RenameColumn
 from icestream.schemas.column_names import refuse_reserved
 from icestream.schemas.mirror_columns import column_ids
@@ -19,7 +19,7 @@ from icestream.sinks.iceberg.commit import EVERY_ROW, TableChange, written_paths
 from icestream.sinks.iceberg.multi.mirror_writer import TableWriters
 from icestream.sinks.iceberg.multi.table_names import TableNameRules
 from icestream.sinks.iceberg.options import MAIN
-from icestream.sinks.iceberg.properties import SOURCE_COLUMNS, SOURCE_TABLE
+from icestream.sinks.iceberg.properties import FILTERED, SOURCE_COLUMNS, SOURCE_TABLE
 from icestream.sinks.iceberg.sink import MODES, IcebergTableSink
 from icestream.sinks.iceberg.upsert.mode import Upsert
 
@@ -241,8 +241,6 @@ class MirrorTable(IcebergTableSink):
         self.is_first = mirror_schema.change_schema.is_first
         self.replaces_all = self.is_first and not _keeps_rows(options, mirror_schema)
         self.mirror_schema = mirror_schema
-        if isinstance(self.mode, Upsert):
-            self.mode.is_filtered = mirror_schema.change_schema.is_filtered
         columns = mirror_schema.row_columns
         self._free_names(columns)
         self.target.prepare(
@@ -251,6 +249,36 @@ class MirrorTable(IcebergTableSink):
             renames=self._renames(columns),
         )
         self._store_source(mirror_schema, columns)
+        if isinstance(self.mode, Upsert):
+            self.mode.is_filtered = self._lacks_rows(mirror_schema.change_schema)
+
+    def _lacks_rows(self, change_schema: ChangeSchema) -> bool:
+        """Tell whether the table may lack rows of the source, now or since an earlier batch.
+
+        The table remembers it until its rows are replaced: a row that was left out may come back
+        without some of its values, also after the transform was removed from the file.
+
+        Raises:
+            AttentionError: it lacks rows, and `delete_mode` keeps those that are deleted.
+        """
+        stored = self.target.state.properties.get(self._filtered_key) == "true"
+        lacks = change_schema.is_filtered or (stored and not self.replaces_all)
+        if lacks != stored:
+            self.target.handle.set_properties({self._filtered_key: str(lacks).lower()})
+            self.target.refresh()
+        if lacks and self.options.delete_mode != "hard":
+            raise AttentionError(
+                f"delete_mode {self.options.delete_mode!r} can't be used: a `filter`, an "
+                "expectation or `on_error` has left out rows of the source",
+                where=f"table {self.identity()}",
+                todo="Use `delete_mode: hard`, or read the tables again without these: `icestream "
+                "run --start-over`.",
+            )
+        return lacks
+
+    @property
+    def _filtered_key(self) -> str:
+        return FILTERED + self.target.pipeline
 
     def _keeps_spec(self, columns: pa.Schema) -> bool:
         """Tell whether the table is partitioned by columns that the source still has, or by none.

@@ -18,7 +18,6 @@ from icestream.sinks.iceberg.partition_terms import parse_sort
 from icestream.sinks.iceberg.upsert.key_index import ROW_ID
 from icestream.sinks.iceberg.upsert.latest_changes import FROM_TABLE, NOWHERE, OLDEST
 from icestream.sinks.iceberg.upsert.matching import MatchTask, balance_files
-from icestream.sinks.iceberg.upsert.soft_deletes import DELETED, DELETED_AT
 from icestream.sinks.iceberg.upsert.writing import ROW_ID_NAME, ChunkRows, Donors, WriteTask
 from icestream.sinks.iceberg.writer import map_concurrently
 
@@ -157,7 +156,6 @@ def write_rows(
     batch = batch.without_outdated(deleted, in_table)
     counts = np.flatnonzero(~batch.deletes & ~late)
     if is_filtered:
-        counts = counts[~_marks_missing_row(target, batch, exists)[counts]]
         _refuse_unknown_values(batch, counts, exists)
     keeps_ids = target.state.format_version >= 3 and bool((row_ids[counts] >= 0).any())
     pieces = _rows_by_chunk(batch, len(chunks), counts, row_ids if keeps_ids else None)
@@ -175,20 +173,6 @@ def write_rows(
         "deleted": int((exists & batch.deletes & ~late).sum()),
         "late": int(late.sum()),
     }
-
-
-def _marks_missing_row(target: TargetTable, batch: LatestChanges, exists: Flags) -> Flags:
-    """Tell which changes are soft deletes of rows that the table does not have.
-
-    A soft delete is sent without any column but the key; see `staging`.
-    """
-    options = target.options
-    marks = np.full(len(batch), options.delete_mode == "soft")
-    always_sent = {*options.key_fields, options.sequence_field, DELETED, DELETED_AT}
-    names = [one.name for one in target.state.schema.fields if one.name not in always_sent]
-    for name in names:
-        marks &= _is_unknown(batch, name, exists) if name in batch.donors else False
-    return marks if names else np.zeros(len(batch), np.bool_)
 
 
 def _refuse_unknown_values(batch: LatestChanges, counts: Ints, exists: Flags) -> None:
