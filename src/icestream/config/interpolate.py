@@ -106,8 +106,8 @@ class _Interpolator:
         return value
 
     def _file(self, given: str, path: KeyPath) -> str:
-        file = self.folder / FilePath(given).expanduser()
         try:
+            file = self.folder / FilePath(given).expanduser()
             with file.open("rb") as stream:
                 content = stream.read(MAX_FILE_BYTES + 1)
             if len(content) > MAX_FILE_BYTES:
@@ -121,6 +121,9 @@ class _Interpolator:
             )
         except UnicodeDecodeError:
             self._report(path, f"the file {given!r} is not UTF-8 text", "")
+        except (RuntimeError, ValueError):
+            # An unknown user after `~`, or a null character.
+            self._report(path, f"{given!r} is not a valid path", "")
         return ""
 
     def _report(self, path: KeyPath, what: str, todo: str) -> None:

@@ -275,6 +275,8 @@ class _ConfigReader:
                 catalog = self.catalog(name, (*base, "catalog"))
                 has_catalog = catalog is not None
                 data = {key: value for key, value in data.items() if key != "catalog"}
+            elif not isinstance(catalog, str | None):
+                catalog, has_catalog = None, False
         options, is_whole = self.partial_model(kind, data, base)
         if options is None:
             return None
@@ -424,6 +426,8 @@ def read(path: str | FilePath, *, environment: Mapping[str, str] | None = None) 
         raise _file_error(
             path, f"the file is not UTF-8 text, at byte {exc.start}", "Save it as UTF-8."
         ) from exc
+    except ValueError as exc:
+        raise _file_error(path, f"not a valid path: {exc}", "") from exc
     if len(content) > yaml.MAX_BYTES:
         raise _file_error(path, "the file is larger than 1 MiB", "Split it into several files.")
     return _read_text(text, path, environment)

@@ -46,7 +46,7 @@ def load_with_placeholders(
     environment = environment_with(variables)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         text = ""  # `load` says what is wrong
     unset = unset_references(text, path.absolute().parent, environment)
     chosen = dict.fromkeys(unset, PLACEHOLDERS[0])

@@ -149,9 +149,12 @@ def store_at(location: str) -> type[Storage]:
     """Return the store that a location lies in; a plain path lies in the local one.
 
     Raises:
-        PlanError: no store for its scheme is installed.
+        PlanError: no store for its scheme is installed, or it is not a valid address.
     """
-    scheme = urlsplit(location).scheme
+    try:
+        scheme = urlsplit(location).scheme
+    except ValueError as exc:
+        raise PlanError(f"{location!r} is not a valid address: {exc}") from exc
     # One letter is a drive of Windows.
     store = store_of_scheme(scheme if len(scheme) > 1 else "file")
     if store is None:

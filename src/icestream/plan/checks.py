@@ -172,6 +172,8 @@ def _takes_only_changes(config: Config, sink: Component) -> bool:
     if not users:
         # A sink that no pipeline uses yet is checked as if it received plain events, unless a
         # pipeline that could not be read may be the one that uses it.
+        if any(pipeline.sink not in config.sinks for pipeline in config.pipelines.values()):
+            return True
         blocks = config.tree.data.get("pipelines")
         return isinstance(blocks, dict) and any(
             not isinstance(block, dict) or block.get("sink", sink.name) == sink.name

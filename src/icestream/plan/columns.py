@@ -53,6 +53,17 @@ def declared_columns(source: Source[Any]) -> Columns:
     return UNKNOWN_COLUMNS if schema is None else Columns.of(schema)
 
 
+def bind_steps(
+    config: Config, columns: Columns, steps: Sequence[tuple[Component, Transform[Any]]]
+) -> tuple[Columns, list[PlanError]]:
+    """Bind the columns that transforms name; return the columns after them, and the problems."""
+    problems: list[PlanError] = []
+    for component, transform in steps:
+        places = _Places(config, component, problems)
+        columns = transform.output_columns(columns, places.report)
+    return columns, problems
+
+
 def bind_columns(
     config: Config,
     columns: Columns,
@@ -72,10 +83,7 @@ def bind_columns(
     # These need Arrow, which takes longer to import than a file takes to check.
     from icestream.sinks.iceberg.column_checks import check_columns, table_columns
 
-    problems: list[PlanError] = []
-    for component, transform in steps:
-        places = _Places(config, component, problems)
-        columns = transform.output_columns(columns, places.report)
+    columns, problems = bind_steps(config, columns, steps)
     options = sink.options
     if not isinstance(options, IcebergOptions):
         return BoundColumns(columns, UNKNOWN_COLUMNS, tuple(problems))

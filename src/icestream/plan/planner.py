@@ -24,7 +24,7 @@ from icestream.plan.checks import (
     sink_problems,
     view_problems,
 )
-from icestream.plan.columns import bind_columns, declared_columns
+from icestream.plan.columns import bind_columns, bind_steps, declared_columns
 from icestream.plan.multi_table_checks import mirror_problems
 from icestream.plan.plan import (
     PipelinePlan,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from icestream.config import Component, Config
+    from icestream.contracts.columns import Columns
     from icestream.contracts.sink import Sink
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
@@ -230,29 +231,22 @@ class _Planner:
         config, block = self.config, self.config.pipelines[name]
         source_component = config.sources.get(block.source)
         sink_component = config.sinks.get(block.sink)
-        source = None if source_component is None else self._source(source_component)
-        if sink_component is None:
-            return None
+        source = None
+        if source_component is not None:
+            source = self._gather(partial(self._source, source_component))
         steps = config.transforms.get(name, ())
         transforms = tuple(_build_transform(component) for component in steps)
-        bound = bind_columns(
-            config,
-            UNKNOWN_COLUMNS if source is None else declared_columns(source),
-            [*zip(steps, transforms, strict=True)],
-            sink_component,
-        )
-        # The tables of a change source have columns of their own.
-        is_mirror = source is not None and source.traits.changes
-        self.problems += () if is_mirror else bound.problems
+        columns = self._bind(name, source, [*zip(steps, transforms, strict=True)])
         all_steps = [*steps, *chain.from_iterable(config.table_transforms.get(name, {}).values())]
         is_whole = block.sink in self.good_sinks and all(step.is_whole for step in all_steps)
-        if source is None or source_component is None or not is_whole:
+        if source is None or source_component is None or sink_component is None or not is_whole:
             return None
         options: Any = sink_component.options
         sink = self._sink(sink_component, changes=source.traits.changes)
         named = {component.name: step for component, step in zip(steps, transforms, strict=True)}
         self.problems += reserved_column_problems(config, source_component, source, transforms)
-        self.problems += missing_field_problems(config, sink_component, source, named)
+        if not source.traits.changes:
+            self.problems += missing_field_problems(config, sink_component, source, named)
         dead_letter = self._dead_letter(sink_component)
         if dead_letter is not None and dead_letter.identity() == sink.identity():
             # Names may differ in case where the catalog ignores it.
@@ -269,9 +263,36 @@ class _Planner:
             dead_letter=dead_letter,
             transforms=transforms,
             steps=tuple(self._step(component) for component in steps),
-            columns=UNKNOWN_COLUMNS if source.traits.changes else bound.table,
+            columns=columns,
             tables=tuple(self._table_rules(name)),
         )
+
+    def _bind(
+        self,
+        pipeline: str,
+        source: Source[Any] | None,
+        steps: Sequence[tuple[Component, Transform[Any]]],
+    ) -> Columns:
+        """Note what is wrong with the columns and the SQL of a pipeline.
+
+        Returns:
+            The columns of its table, as far as they are known. The tables of a change source have
+            columns of their own.
+        """
+        config = self.config
+        sink = config.sinks.get(config.pipelines[pipeline].sink)
+        is_mirror = source is not None and source.traits.changes
+        if sink is not None and not is_mirror:
+            known = UNKNOWN_COLUMNS if source is None else declared_columns(source)
+            bound = bind_columns(config, known, steps, sink)
+            self.problems += bound.problems
+            return bound.table
+        columns, problems = bind_steps(config, UNKNOWN_COLUMNS, steps)
+        self.problems += problems
+        for own in config.table_transforms.get(pipeline, {}).values():
+            built = [(component, _build_transform(component)) for component in own]
+            self.problems += bind_steps(config, columns, built)[1]
+        return UNKNOWN_COLUMNS
 
     def _table_rules(self, pipeline: str) -> Iterator[TableRules]:
         steps = self.config.table_transforms.get(pipeline, {})

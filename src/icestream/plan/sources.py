@@ -40,7 +40,10 @@ def absolute_path(text: str, folder: Path) -> str:
 
 
 def _join_path(text: str, folder: Path) -> str:
-    return str(folder / Path(text).expanduser())
+    try:
+        return str(folder / Path(text).expanduser())
+    except RuntimeError:
+        return str(folder / text)  # an unknown user after `~`: such a folder does not exist
 
 
 def resolve_paths(options: ModelT, folder: Path) -> ModelT:

@@ -24,8 +24,8 @@ def as_uri(warehouse: str) -> str:
     Raises:
         PlanError: no store for it is installed, or it needs a bucket and names none.
     """
-    parts = urlsplit(warehouse)
     store = store_at(warehouse)
+    parts = urlsplit(warehouse)
     if store.bucket_option is not None and not parts.netloc:
         raise PlanError(
             f"the warehouse {warehouse!r} names no bucket",

@@ -126,6 +126,45 @@ spark: {master: "${NO_SUCH_MASTER}"}
     ]
 
 
+@pytest.mark.parametrize("catalog", ["[rest]", "5", "true"])
+def test_catalog_that_is_neither_a_name_nor_a_block_is_reported(
+    tmp_path: Path, catalog: str
+) -> None:
+    text = GOOD.replace("table: clicks", f"table: clicks, catalog: {catalog}")
+    (line,) = problems(tmp_path, text)
+    assert line.startswith("4:80 sinks.lake.config.catalog: expected ")
+
+
+def test_values_that_no_path_or_address_has_are_reported(tmp_path: Path) -> None:
+    hive = 'type: hive, hive: {uri: "thrift://host:9083", warehouse: "http://[::1"}'
+    text = f"""\
+catalogs: {{far: {{{hive}}}}}
+sources:
+  in: {{connector: files, config: {{path: ~nobody-is-called-this/x, schema: id int}}}}
+  pg: {{connector: datagen, config: {{rows: "${{file:~nobody-is-called-this/x}}"}}}}
+"""
+    assert problems(tmp_path, text) == [
+        "1:12 catalogs.far: 'http://[::1' is not a valid address: Invalid IPv6 URL",
+        "4:43 sources.pg.config.rows: '~nobody-is-called-this/x' is not a valid path",
+    ]
+
+
+def test_mirror_whose_sink_is_misspelt_is_not_asked_for_a_table(tmp_path: Path) -> None:
+    text = """\
+sources:
+  shop: {connector: postgres-cdc, config: {host: db, database: shop, user: me}}
+sinks:
+  lake: {connector: iceberg}
+pipelines:
+  shop: {source: shop, sink: lak, transforms: [{filter: "id >"}]}
+"""
+    assert problems(tmp_path, text) == [
+        "6:30 pipelines.shop.sink: no sink is named 'lak'",
+        "6:57 pipelines.shop.transforms[0].filter: not a SQL condition, near '>' in column 4: "
+        "'id >'",
+    ]
+
+
 def test_planned_features_and_endless_overwrites_are_reported_with_the_rest(
     tmp_path: Path,
 ) -> None:
