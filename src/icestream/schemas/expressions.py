@@ -45,10 +45,14 @@ class SqlProblem(NamedTuple):
 
 
 class _Reference(NamedTuple):
-    """A column that an expression names, and the members after it: `order.customer.name`."""
+    """A column that an expression names, and the members after it: `order.customer.name`.
+
+    `is_all` tells that a star follows, as in `customer.*`.
+    """
 
     name: str
     members: tuple[str, ...]
+    is_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,9 +140,11 @@ def bind_query(text: str, table: str, columns: Columns) -> list[SqlProblem]:
     qualifiers = {table, source.alias_or_name.lower()}
     problems = []
     for child in tree.iter_expressions():
-        for name, members in _references(child):
-            is_qualified = members and name.lower() in qualifiers
+        for name, members, is_all in _references(child):
+            is_qualified = (members or is_all) and name.lower() in qualifiers
             path = members if is_qualified else (name, *members)
+            if not path:
+                continue  # all columns of the table
             problem = _reference_problem(_Reference(path[0], path[1:]), visible)
             problems += [] if problem is None or problem in problems else [problem]
     return problems
@@ -218,6 +224,8 @@ def _references(node: Expr, bound: frozenset[str] = frozenset()) -> Iterator[_Re
 
     if isinstance(node, exp.Query):
         return  # its columns may belong to its own tables
+    if isinstance(node, exp.DataType):
+        return  # the collation of `string COLLATE unicode` looks like a column
     if isinstance(node, exp.Lambda):
         bound |= {parameter.name.lower() for parameter in node.expressions}
     if isinstance(node, exp.Column):
@@ -233,7 +241,7 @@ def _reference(column: Any) -> _Reference:
     from sqlglot import expressions as exp
 
     first, *members = [part.name for part in column.parts if not isinstance(part, exp.Star)]
-    return _Reference(first, tuple(members))
+    return _Reference(first, tuple(members), isinstance(column.this, exp.Star))
 
 
 def _is_word(column: Any, reference: _Reference) -> bool:

@@ -238,8 +238,9 @@ class _Tokens:
             for kind, token in zip(self.kinds, self.tokens, strict=True)
         ):
             return None
-        # `>>>` is an operator of Spark.
-        if any(pair == ("GT", "GT") for pair in pairwise(self.kinds)):
+        # `>>>`, `!<` and `!>` are operators of Spark.
+        spark_only = {("GT", "GT"), ("NOT", "LT"), ("NOT", "GT")}
+        if spark_only & set(pairwise(self.kinds)):
             return None
         if any(self._may_be_name(index, columns) for index in range(len(self.kinds))):
             return None

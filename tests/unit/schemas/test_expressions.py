@@ -53,6 +53,9 @@ THEY_HAVE = "They have: id, Amount, active, who, lines, labels, odd.name."
         "v:path.to.field = 1",
         "id AS select",
         "id >>> 2 = 1",
+        "id !< 5 OR id !> 5",
+        "cast(who.name AS string COLLATE unicode) = 'x'",
+        "who.name COLLATE unicode = 'x'",
     ],
 )
 def test_condition_that_spark_may_accept_has_no_problem(text: str) -> None:
@@ -193,6 +196,9 @@ def test_problem_of_an_item_does_not_hide_the_next() -> None:
     [
         ("SELECT * FROM rows WHERE id IS NULL", []),
         ("SELECT r.id, count(*) AS n FROM rows r GROUP BY r.id HAVING n > 1 ORDER BY n", []),
+        ("SELECT rows.* FROM rows", []),
+        ("SELECT r.*, rows.id, who.* FROM rows r", []),
+        ("SELECT nope.* FROM rows", [("the rows have no column 'nope'", THEY_HAVE)]),
         ("SELECT * FROM rows JOIN other ON rows.nope = other.nope", []),
         ("WITH x AS (SELECT nope FROM y) SELECT * FROM rows WHERE nope > 1", []),
         ("SELECT nope FROM lake.sales.rows", []),
