@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -25,7 +25,7 @@ from ruamel.yaml.events import (
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 MAX_BYTES = 1 << 20
@@ -224,12 +224,35 @@ def _syntax_error(exc: MarkedYAMLError, name: str, text: str) -> IcestreamError:
     return IcestreamError(f"invalid YAML: {problem}{context}", where=where, todo=todo)
 
 
+class _Anchored(NamedTuple):
+    """A value that is used in several places, and the path at which it was written."""
+
+    value: Any
+    path: KeyPath
+
+
+def _items(value: Any) -> Iterable[tuple[str | int, Any]]:
+    """Return the parts of a mapping or a list, each with its key or index."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
+def _merged_mappings(value: Any) -> dict[KeyPath, dict[str, Any]] | None:
+    """Return the mappings that `<<` merges, each with its path in the value; None if not any."""
+    if isinstance(value, dict):
+        return {(): value}
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return {(number,): item for number, item in enumerate(value)}
+    return None
+
+
 class _Builder:
     """Turns YAML events into data; recursion is bounded by `MAX_DEPTH`."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.anchors: dict[str, Any] = {}
+        self.anchors: dict[str, _Anchored] = {}
         self.count = 0
 
     def build(self, events: Iterator[Any]) -> None:
@@ -260,7 +283,7 @@ class _Builder:
         else:
             value = self._mapping(events, path)
         if event.anchor is not None:
-            self.anchors[event.anchor] = value
+            self.anchors[event.anchor] = _Anchored(value, path)
         return value
 
     def _count(self, event: Any, path: KeyPath) -> None:
@@ -280,7 +303,7 @@ class _Builder:
 
     def _mapping(self, events: Iterator[Any], path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
+        merged: dict[str, _Anchored] = {}
         for event in events:
             if isinstance(event, MappingEndEvent):
                 break
@@ -292,30 +315,47 @@ class _Builder:
             if first is None:
                 self.tree.keys[inner] = _location(event)
             value = self._node(next(events), events, inner)
-            if key == "<<" and event.style is None and isinstance(value, dict):
-                merged = {**value, **merged}
+            mappings = _merged_mappings(value) if key == "<<" and event.style is None else None
+            if mappings is not None:
+                for place, mapping in mappings.items():
+                    for name, item in mapping.items():
+                        merged.setdefault(name, _Anchored(item, (*inner, *place, name)))
                 continue
             if key in found and first is not None:
                 self._report_duplicate(event, inner, first)
                 continue
             found[key] = value
-        return {**merged, **found}
+        for name in merged.keys() - found.keys():
+            self._place(merged[name].value, (*path, name), merged[name].path)
+        return {name: one.value for name, one in merged.items()} | found
+
+    def _place(self, value: Any, path: KeyPath, origin: KeyPath) -> None:
+        """Record for a merged value what is recorded for the value that it was merged from."""
+        self.tree.values[path] = self.tree.values[origin]
+        if origin in self.tree.plain_texts:
+            self.tree.plain_texts[path] = self.tree.plain_texts[origin]
+        for part, item in _items(value):
+            self._place(item, (*path, part), (*origin, part))
 
     def _alias(self, event: AliasEvent, path: KeyPath) -> Any:
         name = event.anchor
         if name not in self.anchors:
             raise self._refuse(event, f"the alias '*{name}' has no anchor before it")
-        return self._copy(self.anchors[name], event, path)
+        return self._copy(*self.anchors[name], event, path)
 
-    def _copy(self, value: Any, event: Any, path: KeyPath) -> Any:
+    def _copy(self, value: Any, origin: KeyPath, event: Any, path: KeyPath) -> Any:
         """Expand an alias value by value, so that the bounds hold for what it expands to."""
         self._count(event, path)
         self.tree.values.setdefault(path, _location(event))
-        if isinstance(value, dict):
-            return {key: self._copy(item, event, (*path, key)) for key, item in value.items()}
+        if origin in self.tree.plain_texts:
+            self.tree.plain_texts[path] = self.tree.plain_texts[origin]
+        copies = {
+            part: self._copy(item, (*origin, part), event, (*path, part))
+            for part, item in _items(value)
+        }
         if isinstance(value, list):
-            return [self._copy(item, event, (*path, n)) for n, item in enumerate(value)]
-        return value
+            return list(copies.values())
+        return copies if isinstance(value, dict) else value
 
     def _report_duplicate(self, event: Any, path: KeyPath, first: LineColumn) -> None:
         location = _location(event)

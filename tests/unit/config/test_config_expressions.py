@@ -48,6 +48,20 @@ def test_sort_order_needs_no_quotes() -> None:
     assert sink_option(given, "sort_order") == ("bucket(4, id) desc", "ts")
 
 
+@pytest.mark.parametrize("step", ["select: *items", "*step", "<<: *step", "<<: [*step]"])
+def test_aliases_need_no_quotes_either(step: str) -> None:
+    second = step if step.startswith("*") else f"{{{step}}}"
+    text = (
+        "sources: {shop: {connector: datagen}}\n"
+        "sinks: {lake: {connector: iceberg, config: {namespace: a, table: t}}}\n"
+        "pipelines:\n  p:\n    source: shop\n    sink: lake\n    transforms:\n"
+        "      - &step {select: &items [coalesce(a, 2, b) AS c, id]}\n"
+        f"      - {second}\n"
+    )
+    steps: Any = parse(text, "a.yaml").transforms["p"]
+    assert [one.options.columns for one in steps] == [("coalesce(a, 2, b) AS c", "id")] * 2
+
+
 def test_block_list_and_quoted_items_are_left_alone() -> None:
     text = (
         "sinks:\n  lake:\n    connector: iceberg\n    config:\n      namespace: a\n"

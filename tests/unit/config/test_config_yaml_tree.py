@@ -53,6 +53,13 @@ def test_aliases_and_merge_keys_are_followed() -> None:
     assert tree.data["c"] == {"p": 1, "q": 3}
 
 
+def test_merge_key_takes_a_list_whose_earlier_mappings_win() -> None:
+    text = "a: &x {p: 1, q: 2}\nb: &y {q: 3, r: 4, s: 5}\nc:\n  <<: [*x, *y]\n  s: 6\n"
+    tree = yaml.read(text, "f.yaml")
+    assert tree.data["c"] == {"p": 1, "q": 2, "r": 4, "s": 6}
+    assert tree.where(("c", "r")) == "f.yaml:4:12 c.r"
+
+
 def test_aliases_of_aliases_are_bounded() -> None:
     assert refusal(BOMB).endswith("the file holds more than 50000 values")
 
