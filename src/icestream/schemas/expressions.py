@@ -100,16 +100,21 @@ def bind_expression(text: str, columns: Columns) -> list[SqlProblem]:
 
 
 def bind_items(
-    texts: Sequence[str], columns: Columns
+    texts: Sequence[str], columns: Columns, given: Sequence[ColumnType] = ()
 ) -> tuple[list[tuple[int, SqlProblem]], Columns]:
     """Bind the items of a `SELECT`.
+
+    Args:
+        texts: the items.
+        columns: the columns of the rows.
+        given: the aliases of items before these.
 
     Returns:
         The problems, each with the number of its item, and the columns of the result.
     """
     problems: list[tuple[int, SqlProblem]] = []
     outputs: list[ColumnType] = []
-    aliases: tuple[ColumnType, ...] | None = ()
+    aliases: tuple[ColumnType, ...] | None = tuple(given)
     for number, text in enumerate(texts):
         bound = _bind(text, columns, "expression", ITEM_EXAMPLE, aliases)
         problems += [(number, problem) for problem in bound.problems]

@@ -24,7 +24,8 @@ class ComputeOptions(ShorthandOptions):
     columns: dict[str, str] = Field(
         min_length=1,
         description="Column to SQL expression, e.g. `{email: 'sha2(email, 256)'}`. A column that "
-        "exists is replaced; the others stay.",
+        "exists is replaced; the others stay. An expression can use a new column that is listed "
+        "before it; of a replaced column, it uses the old value.",
     )
 
     @field_validator("columns")
@@ -45,7 +46,10 @@ class ComputeOptions(ShorthandOptions):
 
 
 class ComputeTransform(Transform[ComputeOptions]):
-    """Adds or replaces columns, each computed from the columns before this step."""
+    """Adds or replaces columns.
+
+    Each is computed from the columns before this step, and from new ones that are listed before it.
+    """
 
     options_type = ComputeOptions
     passes_faults = True
@@ -60,7 +64,7 @@ class ComputeTransform(Transform[ComputeOptions]):
 
         computed: dict[str, ColumnType] = {}
         for name, expr in self.options.columns.items():
-            problems, outputs = bind_items([expr], columns)
+            problems, outputs = bind_items([expr], columns, tuple(computed.values()))
             for _, problem in problems:
                 report(OptionProblem(("columns", name), *problem))
             kind = outputs.known[0].type if len(outputs.known) == 1 else None

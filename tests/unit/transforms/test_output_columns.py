@@ -80,6 +80,13 @@ def test_unknown_columns_may_have_any_name(kind: str, value: Any) -> None:
     assert applied(kind, value, UNKNOWN_COLUMNS)[1] == []
 
 
+def test_compute_uses_new_columns_that_are_listed_before() -> None:
+    columns, problems = applied("compute", {"early": "late + 1", "late": "id + 1", "b": "LATE + 1"})
+    what = "the rows have no column 'late'"
+    assert problems == [OptionProblem(("columns", "early"), what, THEY_HAVE)]
+    assert columns.names == ["id", "name", "early", "late", "b"]
+
+
 def test_missing_column_does_not_hide_its_new_name() -> None:
     columns, problems = applied("rename", {"nam": "title"})
     assert len(problems) == 1
