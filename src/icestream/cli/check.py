@@ -42,7 +42,7 @@ class StepReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the step as a JSON document."""
-        states = {True: "ok", False: "failed", None: "not asked"}
+        states = {True: "ok", False: "failed", None: "skipped"}
         return {
             "name": self.name,
             "state": states[self.passed],

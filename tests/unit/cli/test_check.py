@@ -81,7 +81,7 @@ def test_steps_after_a_failed_one_are_skipped(icestream: Icestream, tmp_path: Pa
     document = icestream("check", "--output", "json").document
     assert document["ok"] is False
     states = [step["state"] for step in document["parts"][1]["steps"]]
-    assert states == ["failed", "not asked", "not asked", "not asked"]
+    assert states == ["failed", "skipped", "skipped", "skipped"]
     assert document["error"]["exit_code"] == ended.code != 0
 
 
@@ -173,7 +173,7 @@ def test_failed_step_carries_its_error() -> None:
 
     done = _run_step(CheckStep("log in", refuse))
     assert (done.passed, str(done.error)) == (False, "the password was refused")
-    assert StepReport("x", None).to_json()["state"] == "not asked"
+    assert StepReport("x", None).to_json()["state"] == "skipped"
 
 
 @pytest.mark.parametrize(
