@@ -76,11 +76,14 @@ def test_compute_adds_and_replaces_columns_and_keeps_the_others(
 ) -> None:
     computed = steps(
         ("filter", "id = 3"),
-        ("compute", {"note": "price", "price": "sha2(note, 256)", "twice": "id * 2"}),
+        (
+            "compute",
+            {"note": "price", "price": "sha2(note, 256)", "twice": "id * 2", "four": "twice * 2"},
+        ),
     )
     lake.run(replace(lake.plan(source), transforms=computed))
 
-    assert lake.rows() == [{"id": 3, "price": None, "note": "3.25", "twice": 6}]
+    assert lake.rows() == [{"id": 3, "price": None, "note": "3.25", "twice": 6, "four": 12}]
 
 
 def test_columns_are_renamed_all_at_once(lake: Lake, source: ScriptedSource) -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
-
     from icestream.engine.dry_run.preview import Preview, PreviewTable
     from icestream.plan.plan import PipelinePlan, Plan
 
@@ -124,6 +122,8 @@ def _choose(
 
 def preview_document(found: Preview) -> dict[str, Any]:
     """Return a preview as a JSON document."""
+    from icestream.schemas.spark_types import sql_type
+
     return {
         "records": found.records,
         "inferred": found.is_inferred,
@@ -157,6 +157,8 @@ def preview_text(found: Preview, width: int | None) -> str:
 
 
 def _table_lines(table: PreviewTable, width: int | None) -> Iterator[str]:
+    from icestream.schemas.spark_types import sql_type
+
     if table.name:
         yield click.style(table.name, bold=True)
     names = table.columns.names
@@ -191,17 +193,6 @@ def _summary_lines(found: Preview) -> Iterator[str]:
         yield f"{output.status_mark(passed=False)} {where}: {bad.reason}"
     if len(found.bad) > MAX_BAD:
         yield f"and {len(found.bad) - MAX_BAD:,} more bad rows"
-
-
-def sql_type(kind: pa.DataType) -> str:
-    """Return the SQL name of a column's type, as in a `schema` option."""
-    import pyarrow as pa
-
-    from icestream.formats.values import type_name
-
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return "binary"
-    return type_name(kind)
 
 
 def _cell(value: Any) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.formats.exact_numbers import rounds_to_double, rounds_to_float
+from icestream.schemas.spark_types import sql_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,35 +135,9 @@ def json_text(value: Any) -> str:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return the SQL name of an Arrow type, as messages show it."""
-    if pa.types.is_timestamp(kind):
-        return "timestamp" if kind.tz else "timestamp_ntz"
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    for is_kind, name in _NAMES:
-        if is_kind(kind):
-            return name
-    return str(kind)
-
-
-_NAMES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (pa.types.is_int64, "bigint"),
-    (pa.types.is_integer, "int"),
-    (pa.types.is_float64, "double"),
-    (pa.types.is_floating, "float"),
-    (pa.types.is_boolean, "boolean"),
-    (pa.types.is_date, "date"),
-    (pa.types.is_time, "time"),
-    (pa.types.is_struct, "struct"),
-    (pa.types.is_map, "map"),
-    (pa.types.is_list, "array"),
-    (pa.types.is_large_list, "array"),
-    (pa.types.is_string, "string"),
-    (pa.types.is_large_string, "string"),
-    (pa.types.is_binary, "binary in base64"),
-    (pa.types.is_large_binary, "binary in base64"),
-    (pa.types.is_fixed_size_binary, "binary in base64"),
-)
+    """Return what a value of a type is written as, for messages."""
+    name = sql_type(kind)
+    return "binary in base64" if name == "binary" else name
 
 
 @lru_cache(maxsize=1024)

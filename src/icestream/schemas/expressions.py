@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from icestream.contracts.columns import Columns, ColumnType, unknown_column
 from icestream.contracts.registry import did_you_mean
 from icestream.errors import PlanError
-from icestream.schemas.spark_types import parse_spark_type
+from icestream.schemas.spark_types import parse_spark_type, sql_type
 from icestream.schemas.sql_syntax import parse_expression, parse_query
 
 if TYPE_CHECKING:
@@ -171,12 +171,7 @@ def _single_table(tree: Any) -> Any:
 
 def type_text(kind: pa.DataType) -> str:
     """Return a type in the words of Spark SQL, with its article."""
-    names = {
-        "int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint",
-        "float": "float", "double": "double", "date32[day]": "date", "bool": "boolean",
-        "timestamp[us]": "timestamp_ntz", "timestamp[us, tz=UTC]": "timestamp",
-    }  # fmt: skip
-    name = names.get(str(kind), str(kind).replace("decimal128", "decimal"))
+    name = sql_type(kind)
     return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
 
 

@@ -82,6 +82,37 @@ def is_type_name(name: str) -> bool:
     return name.lower() in (*TYPE_NAMES, *_OTHERS)
 
 
+def sql_type(kind: pa.DataType) -> str:
+    """Return the SQL name of an Arrow type, as messages show it; that of a nested type is short."""
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return next((name for is_kind, name in _NAMES if is_kind(kind)), str(kind))
+
+
+_NAMES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pa.types.is_int64, "bigint"),
+    (pa.types.is_int16, "smallint"),
+    (pa.types.is_int8, "tinyint"),
+    (pa.types.is_integer, "int"),
+    (pa.types.is_float64, "double"),
+    (pa.types.is_floating, "float"),
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_time, "time"),
+    (pa.types.is_struct, "struct"),
+    (pa.types.is_map, "map"),
+    (pa.types.is_list, "array"),
+    (pa.types.is_large_list, "array"),
+    (pa.types.is_string, "string"),
+    (pa.types.is_large_string, "string"),
+    (pa.types.is_binary, "binary"),
+    (pa.types.is_large_binary, "binary"),
+    (pa.types.is_fixed_size_binary, "binary"),
+)
+
+
 class _TypeReader:
     def __init__(self, text: str) -> None:
         self.text = text

@@ -86,7 +86,7 @@ def test_condition_that_spark_may_accept_has_no_problem(text: str) -> None:
         ),
         (
             "amount",
-            "a condition must be true or false, found a decimal(10, 2): 'amount'",
+            "a condition must be true or false, found a decimal(10,2): 'amount'",
             CONDITION_EXAMPLE,
         ),
         (

@@ -54,7 +54,10 @@ PARTITION_TYPES: dict[str, tuple[tuple[Callable[[Any], bool], ...], str]] = {
         "a whole number, a decimal, a date, a time, a timestamp, text or bytes",
     ),
     "truncate": (_EXACT, "a whole number, a decimal, text or bytes"),
-    "identity": ((pa.types.is_primitive, *_EXACT, pa.types.is_fixed_size_binary), "no nested type"),
+    "identity": (
+        (pa.types.is_primitive, *_EXACT, pa.types.is_fixed_size_binary),
+        "any type that is not nested",
+    ),
 }
 _NUMBERS = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_time, *_TIMES)
 _KEYS = (*_NUMBERS, *_TEXTS, pa.types.is_decimal, pa.types.is_fixed_size_binary)

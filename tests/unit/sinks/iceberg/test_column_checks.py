@@ -110,7 +110,19 @@ def test_partition_transforms_take_the_types_that_iceberg_takes(
         (
             {"partitioning": "time", "partition_fields": ["price"]},
             ("partition_fields", 0),
-            "column 'price' is a decimal(10, 2), which 'day' can't transform",
+            "column 'price' is a decimal(10,2), which 'day' can't transform",
+            "It takes a date or a timestamp. Use another transform, or another column.",
+        ),
+        (
+            {"partitioning": ["who"]},
+            ("partitioning", 0),
+            "column 'who' is a struct, which 'identity' can't transform",
+            "It takes any type that is not nested. Use another transform, or another column.",
+        ),
+        (
+            {"partitioning": ["days(clock)"]},
+            ("partitioning", 0),
+            "column 'clock' is a time, which 'day' can't transform",
             "It takes a date or a timestamp. Use another transform, or another column.",
         ),
         (
@@ -146,7 +158,7 @@ def test_partition_transforms_take_the_types_that_iceberg_takes(
         (
             {"route_by": "tags"},
             ("route_by",),
-            "column 'tags' must be text, found a list<item: string>",
+            "column 'tags' must be text, found an array",
             "Use a column of text, or a Spark SQL expression that gives text.",
         ),
         (
