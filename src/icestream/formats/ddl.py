@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -100,13 +102,29 @@ def _parse_column(part: str) -> pa.Field:
 
     fault = _not_a_column(part)
     try:
-        statement = sqlglot.parse_one(f"CREATE TABLE t ({part})", dialect="spark")
+        with _without_log("sqlglot"):
+            statement = sqlglot.parse_one(f"CREATE TABLE t ({part})", dialect="spark")
     except (errors.ParseError, errors.TokenError):
         raise fault from None
     columns = statement.this.expressions if isinstance(statement.this, exp.Schema) else []
     if len(columns) != 1 or not isinstance(columns[0], exp.ColumnDef) or columns[0].kind is None:
         raise fault
     return _field(columns[0], part)
+
+
+@contextmanager
+def _without_log(name: str) -> Iterator[None]:
+    """Keep a library's warnings from the user, who gets an error of our own instead."""
+
+    def refuse(_: logging.LogRecord) -> bool:
+        return False
+
+    logger = logging.getLogger(name)
+    logger.addFilter(refuse)
+    try:
+        yield
+    finally:
+        logger.removeFilter(refuse)
 
 
 def _not_a_column(part: str) -> PlanError:

@@ -87,12 +87,19 @@ def test_quoted_names_and_keywords_are_names() -> None:
             "\n  Only NOT NULL and COMMENT may follow a column's type.",
         ),
         (
+            "price decimal(10,2)), at timestamp",
+            "schema: 'price decimal(10,2)), at timestamp' is not a column with a type" + TODO,
+        ),
+        (
             "id bigint) USING x (b int",
             "schema: 'id bigint) USING x (b int' is not a column with a type" + TODO,
         ),
     ],
 )
-def test_error_names_the_wrong_column(text: str, message: str) -> None:
+def test_error_names_the_wrong_column(
+    text: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises((PlanError, ConfigError)) as caught:
         parse_ddl(text)
     assert str(caught.value) == message
+    assert caplog.messages == []
