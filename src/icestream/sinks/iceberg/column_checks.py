@@ -180,7 +180,9 @@ def _partitioning(options: IcebergOptions, rows: Columns) -> Iterator[OptionProb
     for number, term in enumerate(_terms(options)):
         path = (option, number)
         names = _path(columns, term.column)
-        yield from _missing(path, term.column, columns, names)
+        yield from _not_stored(options, path, term.column, rows) or _missing(
+            path, term.column, columns, names
+        )
         kind = _find_type(columns, names)
         fits, wanted = PARTITION_TYPES.get(term.transform, ((), ""))
         if kind is not None and fits and not any(fit(kind) for fit in fits):
@@ -199,7 +201,21 @@ def _sort_order(options: IcebergOptions, rows: Columns) -> Iterator[OptionProble
             name = parse_sort_term(text).column
         except PlanError:
             continue  # reported on its own
-        yield from _missing(("sort_order", number), name, columns, _path(columns, name))
+        place = ("sort_order", number)
+        yield from _not_stored(options, place, name, rows) or _missing(
+            place, name, columns, _path(columns, name)
+        )
+
+
+def _not_stored(
+    options: IcebergOptions, path: tuple[str | int, ...], name: str, rows: Columns
+) -> list[OptionProblem]:
+    """Return the problem of the column of operations, which rows have and the table has not."""
+    if options.commit_mode != "upsert" or name != options.op_field or name not in rows.names:
+        return []
+    what = f"the table has no column {name!r}: it is the `op_field`, which is not stored"
+    names = ", ".join(table_columns(options, rows).names)
+    return [OptionProblem(path, what, f"Use a column of the table: {names}.")]
 
 
 def _overwritten_partitions(options: IcebergOptions, rows: Columns) -> Iterator[OptionProblem]:

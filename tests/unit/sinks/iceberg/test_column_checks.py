@@ -42,6 +42,10 @@ THEY_HAVE = f"They have: {', '.join(TYPES)}."
 UPSERT = {"commit_mode": "upsert", "key_fields": ["id"]}
 
 
+def set_apart(name: str) -> list[str]:
+    return [other for other in TYPES if other != name]
+
+
 def problems(rows: Columns = ROWS, **options: Any) -> list[tuple[Any, ...]]:
     found: list[OptionProblem] = []
     check_columns(IcebergOptions.model_validate(options), rows, found.append)
@@ -112,6 +116,15 @@ def test_partition_transforms_take_the_types_that_iceberg_takes(
             ("partition_fields", 0),
             "column 'price' is a decimal(10,2), which 'day' can't transform",
             "It takes a date or a timestamp. Use another transform, or another column.",
+        ),
+        *(
+            (
+                {**UPSERT, "op_field": "kind", "sequence_field": "at", option: ["id", "kind"]},
+                (option, 1),
+                "the table has no column 'kind': it is the `op_field`, which is not stored",
+                f"Use a column of the table: {', '.join(set_apart('kind'))}.",
+            )
+            for option in ("partitioning", "sort_order")
         ),
         (
             {"partitioning": ["who"]},
