@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from icestream.errors import ConnectorError
+from icestream.plan.pipeline_tables import is_missing_catalog_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ def find_table(
     matches = [
         NamedTable(catalog, identifier, table)
         for catalog, identifier in _interpretations(tuple(parts), catalogs)
-        if (table := catalogs[catalog].find_table(identifier)) is not None
+        if (table := load_table((catalog, *identifier), catalogs)) is not None
     ]
     if len(matches) == 1:
         return matches[0]
@@ -68,7 +69,8 @@ def find_table(
 
 def load_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> Table | None:
     """Return a table by its full name, which starts with the catalog; None if there is none."""
-    return catalogs[parts[0]].find_table(tuple(parts[1:]))
+    catalog = catalogs[parts[0]]
+    return None if is_missing_catalog_file(catalog) else catalog.find_table(tuple(parts[1:]))
 
 
 def table_names(catalogs: Mapping[str, Catalog[Any]]) -> list[str]:
@@ -76,6 +78,7 @@ def table_names(catalogs: Mapping[str, Catalog[Any]]) -> list[str]:
     return sorted(
         ".".join((name, *identifier))
         for name, catalog in catalogs.items()
+        if not is_missing_catalog_file(catalog)
         for identifier in _tables(catalog.client())
     )
 

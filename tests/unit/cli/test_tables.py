@@ -66,6 +66,29 @@ def test_unknown_table_gets_a_suggestion(look: Icestream) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["snapshots"],
+        ["snapshots", "demo.events"],
+        ["snapshots", "lake.demo.events"],
+        ["schema", "show", "demo.events"],
+        ["query", "SELECT * FROM demo.events"],
+    ],
+    ids=" ".join,
+)
+def test_command_that_reads_creates_no_catalog(
+    icestream: Icestream, tmp_path: Path, arguments: list[str]
+) -> None:
+    write_file(tmp_path)
+    ended = icestream(*arguments)
+    assert (ended.code, ended.err.splitlines()[-1]) == (
+        1,
+        "  There are no tables yet. `icestream run` creates those that the file names.",
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["icestream.yaml"]
+
+
 def test_file_with_two_tables_needs_a_name(icestream: Icestream, tmp_path: Path) -> None:
     second = "  more: {connector: iceberg, config: {namespace: demo, table: more}}\n"
     write_file(tmp_path, FILE.replace("pipelines:", second + "pipelines:"))
