@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from icestream.contracts.columns import Report
 
 ALL_MEMBERS = re.compile(r"\.\s*\*")
-
-
+_TWICE = "Give it another name with AS. To replace a column and keep the others, use `compute`."
 _PLAIN = re.compile(r"(\*|\w+|`[^`]+`)(?:\s+(?:as\s+)?(\w+|`[^`]+`))?", re.IGNORECASE)
 
 
@@ -59,6 +58,14 @@ class SelectTransform(Transform[SelectOptions]):
         problems, selected = bind_items(self.options.columns, columns)
         for number, problem in problems:
             report(OptionProblem(("columns", number), *problem))
+        seen: set[str] = set()
+        for number, item in enumerate(self.options.columns):
+            names = bind_items([item], columns)[1].names
+            twice = next((name for name in names if name.lower() in seen), None)
+            if twice is not None:
+                what = f"the name {twice!r} is given twice; Spark SQL ignores case"
+                report(OptionProblem(("columns", number), what, _TWICE))
+            seen |= {name.lower() for name in names}
         return selected
 
     def new_name(self, name: str) -> str | None:

@@ -34,6 +34,19 @@ def applied(kind: str, value: Any, columns: Columns = COLUMNS) -> tuple[Columns,
             ["id", "idd + 1 AS x"],
             (("columns", 1), "the rows have no column 'idd'", f"Did you mean 'id'? {THEY_HAVE}"),
         ),
+        *(
+            (
+                "select",
+                items,
+                (
+                    ("columns", 1),
+                    f"the name {items[1][-len('name') :]!r} is given twice; Spark SQL ignores case",
+                    "Give it another name with AS. To replace a column and keep the others, use "
+                    "`compute`.",
+                ),
+            )
+            for items in (["*", "upper(name) AS name"], ["name", "name"], ["name", "id AS NAME"])
+        ),
         ("drop", ["id", "x"], (("columns", 1), "the rows have no column 'x'", THEY_HAVE)),
         (
             "rename",
@@ -71,6 +84,7 @@ def test_problem_names_the_option(kind: str, value: Any, problem: tuple[Any, ...
     [
         ("filter", "anything > 0"),
         ("select", ["anything", "other AS x"]),
+        ("select", ["*", "upper(name) AS name", "upper(id)", "upper(id)"]),
         ("drop", ["anything"]),
         ("rename", {"anything": "x"}),
         ("cast", {"anything": "int"}),
