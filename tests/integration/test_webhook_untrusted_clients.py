@@ -14,7 +14,7 @@ import pytest
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.webhook_server import JSON, Server
 
-from icestream.sources.webhook import receiver, server
+from icestream.sources.webhook import connections, receiver
 from icestream.sources.webhook import server as server_module
 from icestream.sources.webhook.server import bind_socket
 
@@ -93,13 +93,13 @@ def test_connections_leave_half_of_the_descriptors_to_the_pipeline(
 ) -> None:
     for files, most in ((1_024, 512), (65_536, 1_000), (resource.RLIM_INFINITY, 1_000)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        assert server.max_connections() == most
+        assert connections.max_connections() == most
 
 
 def test_connection_above_the_limit_gets_retry_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.webhook.server.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("icestream.sources.webhook.connections.MAX_CONNECTIONS", 1)
     with Server(tmp_path) as server, server.raw() as first:
         first.sendall(WHOLE)
         assert first.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")

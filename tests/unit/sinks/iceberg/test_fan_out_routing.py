@@ -20,10 +20,9 @@ from icestream.sinks.iceberg.multi.routing import (
     RouteFaults,
     RoutingWriter,
     StagedRows,
-    column_path,
 )
 from icestream.sinks.iceberg.multi.state_file import FanOutStateFile
-from icestream.sinks.iceberg.multi.table_names import TableNameRules
+from icestream.sinks.iceberg.multi.table_names import TableNameRules, column_path
 from icestream.sinks.iceberg.partition_terms import parse_sort_term
 from icestream.sinks.iceberg.staging_cleanup import remove_staged_files
 from icestream.sinks.iceberg.writer import sort_rows
