@@ -80,7 +80,7 @@ def read_components(tree: Tree, path: FilePath, folder: FilePath) -> Config:
         sources={
             name: part
             for name, part in _usable(sources, block.sources, good_catalogs).items()
-            if part.is_whole
+            if part.is_whole and part.has_catalog
         },
         sinks=_usable(sinks, block.sinks, good_catalogs),
         transforms={name: transforms[name] for name in block.pipelines},
@@ -133,12 +133,12 @@ def _usable(
     Args:
         parts: the components.
         names: those whose block is well-formed.
-        catalogs: the catalogs that could be read; a component with another one is not whole.
+        catalogs: the catalogs that could be read; a component with another one has none.
     """
     usable = {name: part for name, part in parts.items() if part is not None and name in names}
     for name, part in usable.items():
         if catalogs is not None and isinstance(part.catalog, str) and part.catalog not in catalogs:
-            usable[name] = replace(part, is_whole=False)
+            usable[name] = replace(part, has_catalog=False)
     return usable
 
 
@@ -280,8 +280,8 @@ class _ConfigReader:
         options, is_whole = self.partial_model(kind, data, base)
         if options is None:
             return None
-        is_whole = is_whole and has_catalog and not self._has_unresolved(base)
-        return Component(name, connector, options, base, catalog, is_whole)
+        is_whole = is_whole and not self._has_unresolved(base)
+        return Component(name, connector, options, base, catalog, is_whole, has_catalog)
 
     def _has_unresolved(self, base: KeyPath) -> bool:
         """Tell whether a reference such as `${NAME}` in a block has no value."""

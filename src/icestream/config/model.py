@@ -182,6 +182,7 @@ class Component:
         path: where its options stand in the file.
         catalog: the catalog it names or holds inline, if it is a part that uses one.
         is_whole: false if options with mistakes are missing from `options`.
+        has_catalog: false if the catalog that it names or holds could not be read.
     """
 
     name: str
@@ -190,6 +191,7 @@ class Component:
     path: KeyPath
     catalog: str | Component | None = None
     is_whole: bool = True
+    has_catalog: bool = True
 
 
 @dataclass(frozen=True)

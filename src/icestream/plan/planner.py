@@ -150,7 +150,11 @@ class _Planner:
         self.pipelines: list[PipelinePlan] = []
         spark = config.block.spark
         of_sinks = sink_problems(config, for_changes)
-        self.good_sinks = {name for name, problems in of_sinks.items() if not problems}
+        self.good_sinks = {
+            name
+            for name, problems in of_sinks.items()
+            if not problems and config.sinks[name].has_catalog
+        }
         self.problems: list[IcestreamError] = [
             *chain.from_iterable(of_sinks.values()),
             *mirror_problems(config, for_changes),

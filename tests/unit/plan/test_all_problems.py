@@ -74,12 +74,15 @@ catalogs:
   far: {type: jdbc, jdbc: {uir: "sqlite:///x.db"}}
 sinks:
   named: {connector: iceberg, config: {catalog: far, namespace: a, table: b}}
-  inline: {connector: iceberg, config: {catalog: {type: jbdc}, namespace: a, table: b}}
+  inline: {connector: iceberg, config: {catalog: {type: jbdc}, namespace: a, commit_mode: upsert}}
   good: {connector: iceberg, config: {namespace: a}}
 """
     assert problems(tmp_path, text) == [
         "2:28 catalogs.far.jdbc.uir: unknown key 'uir'",
+        "5:32 sinks.inline.config.table: 'table' is missing",
         "5:57 sinks.inline.config.catalog.type: no catalog is called 'jbdc'",
+        "5:78 sinks.inline.config.key_fields: commit_mode 'upsert' needs at least one key field, "
+        "and none is given",
         "6:30 sinks.good.config.table: 'table' is missing",
     ]
 
