@@ -59,7 +59,8 @@ def test_record_with_a_reserved_field_is_reported(lake: Lake) -> None:
         lake.run(lake.plan(records(b'{"id": 1}', b'{"id": 2, "_pos": 7}')))
 
     assert str(caught.value) == (
-        f"pipeline 'events', batch 0: record scripted[1] can't be decoded: {REASON}\n"
+        f"pipeline 'events', batch 0: record scripted[1] can't be decoded: {REASON} "
+        '(begins with \'{"id": 2, "_pos": 7}\')\n'
         "  Nothing of the batch was written. Fix the producer, or set `on_error: "
         "dead_letter` with a `dead_letter` table, or `on_error: drop`, on sink 'lake'."
     )

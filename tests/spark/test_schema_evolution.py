@@ -109,7 +109,8 @@ def test_value_that_is_too_wide_is_bad_where_columns_are_only_added(lake: Lake) 
         lake.run(lake.plan(json_source({"id": 1 << 40})))
 
     assert caught.value.what == (
-        "record scripted[0] can't be decoded: column 'id': 1099511627776 is not an int"
+        "record scripted[0] can't be decoded: column 'id': 1099511627776 is not an int "
+        "(begins with '{\"id\": 1099511627776}')"
     )
     assert columns(lake) == {"id": "int"}
 
@@ -123,7 +124,8 @@ def test_value_of_a_type_that_iceberg_cannot_widen_is_bad(lake: Lake) -> None:
         lake.run(lake.plan(source, schema_evolution="full"))
 
     assert caught.value.what == (
-        "record scripted[1] can't be decoded: column 'price': 7.5 is not a bigint"
+        "record scripted[1] can't be decoded: column 'price': 7.5 is not a bigint "
+        '(begins with \'{"id": 2, "price": 7.5}\')'
     )
     assert columns(lake) == {"id": "long", "price": "long"}
 
@@ -142,7 +144,8 @@ def test_missing_value_makes_a_required_column_optional(lake: Lake) -> None:
     with pytest.raises(BadRecordError) as caught:
         lake.run(lake.plan(source))
     assert caught.value.what == (
-        "record scripted[1] can't be decoded: column 'name': no value, and it is required"
+        "record scripted[1] can't be decoded: column 'name': no value, and it is required "
+        "(begins with '{\"id\": 2}')"
     )
     lake.run(lake.plan(source, schema_evolution="full"))
 

@@ -16,6 +16,8 @@ from icestream.errors import (
     CheckpointLostError,
     ConnectorError,
     ForeignTableError,
+    IcestreamError,
+    PlanError,
     SchemaMismatchError,
     TransientError,
 )
@@ -97,7 +99,7 @@ class TableSet:
         self._opened_late: set[Identifier] = set()
         self._by_uuid: dict[str, Identifier] = {}
         self._lost: frozenset[Identifier] = frozenset()
-        self._unreadable: dict[Identifier, ConnectorError] = {}
+        self._unreadable: dict[Identifier, IcestreamError] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._spark: SparkSession | None = None
         self._java: JavaCatalog | None = None
@@ -199,7 +201,8 @@ class TableSet:
             return self._open_sink(table)
         except TransientError:
             raise
-        except ConnectorError as exc:
+        except (ConnectorError, PlanError) as exc:
+            # PlanError: its files are in a store that the file does not name.
             self._unreadable[table] = exc
             return None
 
