@@ -376,7 +376,9 @@ def _init_mirror(printer: Printer, address: str, path: Path, *, force: bool) -> 
 
 def _init_topics(printer: Printer, address: str, path: Path, *, force: bool) -> int:
     from icestream.cli.init_kafka import parse_address, sample_topics, topics_config
+    from icestream.contracts.packages import require_packages
 
+    require_packages({"confluent_kafka": "icestream[kafka]"}, "init")
     parsed = parse_address(address)
     if not force:
         _refuse_existing(_config_path(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,5 +150,18 @@ def test_other_url_is_refused(icestream: Icestream, tmp_path: Path) -> None:
         2,
         "error: init: ftp:// is not a URL that init supports\n"
         "  Use postgres://USER@HOST/DB, kafka://BROKER/TOPIC, or the path of a file.\n",
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_package_is_named(
+    icestream: Icestream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    ended = icestream("init", "kafka://localhost:9092/orders")
+    assert (ended.code, ended.err) == (
+        2,
+        "error: init: needs the package confluent_kafka, which is not installed\n"
+        "  pip install 'icestream[kafka]'\n",
     )
     assert list(tmp_path.iterdir()) == []
