@@ -211,7 +211,7 @@ class HdfsOutput(io.RawIOBase):
 
     @contextmanager
     def _named_faults(self) -> Iterator[None]:
-        """Name the data node in faults of the connection, which else nobody could place."""
+        """Name the data node in connection errors, which do not say where they come from."""
         try:
             yield
         except (OSError, http.client.HTTPException) as exc:
