@@ -24,6 +24,14 @@ pipelines:
   clicks: {source: clicks, sink: lake}
 """
 
+MIRROR = """\
+sources:
+  shop: {connector: postgres-cdc, config: {host: db, database: shop, user: me}}
+sinks:
+  lake: {connector: iceberg}
+pipelines:
+"""
+
 
 def problems(folder: Path, text: str) -> list[str]:
     """Return the first line of each problem, without the file's name."""
@@ -103,14 +111,7 @@ pipelines:
 
 
 def test_sink_of_a_broken_pipeline_is_not_asked_for_a_table(tmp_path: Path) -> None:
-    text = """\
-sources:
-  shop: {connector: postgres-cdc, config: {host: db, database: shop, user: me}}
-sinks:
-  lake: {connector: iceberg}
-pipelines:
-  shop: {source: shop, sink: lake, transfroms: []}
-"""
+    text = f"{MIRROR}  shop: {{source: shop, sink: lake, transfroms: []}}\n"
     assert problems(tmp_path, text) == ["6:36 pipelines.shop.transfroms: unknown key 'transfroms'"]
 
 
@@ -153,14 +154,8 @@ sources:
 
 
 def test_mirror_whose_sink_is_misspelt_is_not_asked_for_a_table(tmp_path: Path) -> None:
-    text = """\
-sources:
-  shop: {connector: postgres-cdc, config: {host: db, database: shop, user: me}}
-sinks:
-  lake: {connector: iceberg}
-pipelines:
-  shop: {source: shop, sink: lak, transforms: [{filter: "id >"}]}
-"""
+    pipeline = '{source: shop, sink: lak, transforms: [{filter: "id >"}]}'
+    text = f"{MIRROR}  shop: {pipeline}\n"
     assert problems(tmp_path, text) == [
         "6:30 pipelines.shop.sink: no sink is named 'lak'",
         "6:57 pipelines.shop.transforms[0].filter: not a SQL condition, near '>' in column 4: "
